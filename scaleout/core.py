@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from attrs import define, field, frozen
 
 Json = Any
 """A value as `orjson` reads it: dict, list, str, int, float, bool or None."""
+
+TokenIds = Annotated[Sequence[int], "token ids"]
+"""Non-negative ids. A type of its own because the codec checks such lists at C speed, not item by item."""
 
 FinishReason = Literal["stop", "length", "abort", "tool_calls"]
 
@@ -89,7 +92,7 @@ class SamplingWishes:
     repetition_penalty: float | None = None
     seed: int | None = None
     stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: TokenIds = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: int | None = None
@@ -97,9 +100,9 @@ class SamplingWishes:
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    logprob_token_ids: Sequence[int] | None = None
+    logprob_token_ids: TokenIds | None = None
     logit_bias: Mapping[str, float] | None = None
-    allowed_token_ids: Sequence[int] | None = None
+    allowed_token_ids: TokenIds | None = None
     bad_words: Sequence[str] = ()
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -189,7 +192,7 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: TokenIds = ()
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -197,7 +200,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     prompt_logprob_token_ids: Sequence[Sequence[int]] | None = None
     prompt_logprob_start: int | None = None
-    logprob_token_ids: Sequence[int] | None = None
+    logprob_token_ids: TokenIds | None = None
     flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
@@ -208,7 +211,7 @@ class SamplingParams:
     skip_clone: bool = False
     structured_outputs: Mapping[str, Json] | None = None
     logit_bias: Mapping[int, float] | None = None
-    allowed_token_ids: Sequence[int] | None = None
+    allowed_token_ids: TokenIds | None = None
     extra_args: Mapping[str, Json] | None = None
     bad_words: Sequence[str] = ()
     skip_reading_prefix_cache: bool = False
@@ -221,7 +224,7 @@ class GenerateRequest:
     """What render hands to an engine: token ids and how to continue them. Field order is the wire's (CONTRACT 2.3)."""
 
     request_id: str
-    token_ids: Sequence[int]
+    token_ids: TokenIds
     token_offsets: Sequence[Sequence[int]] | None = None
     features: Mapping[str, Json] | None = None
     content_parts: Sequence[Mapping[str, Json]] | None = None
@@ -237,6 +240,10 @@ class GenerateRequest:
     priority: int = 0
     kv_transfer_params: Mapping[str, Json] | None = None
     ec_transfer_params: Mapping[str, Json] | None = None
+    assistant_tokens_mask: Sequence[int] | None = None
+    """1 where the model would have sampled the token; same length as `token_ids`. On request only, like the two below."""
+    spans: Sequence[Mapping[str, Json]] | None = None
+    derender_state: Mapping[str, Json] | None = None
 
 
 # ---------------------------------------------------------------------------------------------- generate → derender
@@ -263,7 +270,7 @@ class PositionLogprobs:
 class PromptInfo:
     """What an engine says about the prompt once, with a choice's first delta. `logprobs` has None at position 0."""
 
-    token_ids: Sequence[int] | None = None
+    token_ids: TokenIds | None = None
     cached_tokens: int | None = None
     logprobs: Sequence[Mapping[int, TokenLogprob] | None] | None = None
 
@@ -276,11 +283,39 @@ class TokenDelta:
     """
 
     index: int
-    token_ids: Sequence[int]
+    token_ids: TokenIds
     logprobs: Sequence[PositionLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     prompt: PromptInfo | None = None
+    kv_transfer_params: Mapping[str, Json] | None = None
+    ec_transfer_params: Mapping[str, Json] | None = None
+
+
+@frozen
+class GenerateResponse:
+    """A whole result of an engine: one delta per choice, each finished. Written and read by the codec (CONTRACT 2.8)."""
+
+    request_id: str
+    choices: Sequence[TokenDelta]
+    model: str | None = None
+    created: int | None = None
+    usage: Usage | None = None
+    prompt_token_ids: TokenIds | None = None
+    prompt_logprobs: Json = None
+    kv_transfer_params: Mapping[str, Json] | None = None
+    ec_transfer_params: Mapping[str, Json] | None = None
+
+
+@frozen
+class GenerateChunk:
+    """One event of a streamed result: what came for one choice, or only the usage (no choices)."""
+
+    request_id: str | None
+    choices: Sequence[TokenDelta]
+    usage: Usage | None = None
+    prompt_token_ids: TokenIds | None = None
+    prompt_logprobs: Json = None
     kv_transfer_params: Mapping[str, Json] | None = None
     ec_transfer_params: Mapping[str, Json] | None = None
 
@@ -378,7 +413,7 @@ class ChoiceDelta:
 
     index: int
     events: Sequence[Event] = ()
-    token_ids: Sequence[int] = ()
+    token_ids: TokenIds = ()
     logprobs: Sequence[DecodedPosition] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
@@ -415,7 +450,7 @@ class AnswerHead:
     id: str
     created: int
     model: str
-    prompt_token_ids: Sequence[int] | None = None
+    prompt_token_ids: TokenIds | None = None
     prompt_logprobs: Json = None
     kv_transfer_params: Mapping[str, Json] | None = None
     ec_transfer_params: Mapping[str, Json] | None = None
