@@ -1,0 +1,348 @@
+"""The token wire between the stages: GenerateRequest, its result and its stream, as JSON (CONTRACT 2.3, 2.8, 6.3, 6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import fields
+
+from scaleout import codec
+from scaleout.codec import Unfit, finite, read_float, read_int, read_object
+from scaleout.core import (
+    GenerateChunk,
+    GenerateRequest,
+    GenerateResponse,
+    Json,
+    PositionLogprobs,
+    PromptInfo,
+    SamplingParams,
+    TokenDelta,
+    TokenLogprob,
+    Usage,
+)
+
+# The peer writes these even at their defaults; `max_tokens` it forgets at 16, which its engine then reads as "no limit".
+_ALWAYS = frozenset(
+    (
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "temperature",
+        "top_p",
+        "min_p",
+        "stop",
+        "stop_token_ids",
+        "max_tokens",
+        "output_kind",
+        "skip_clone",
+        "bad_words",
+        "skip_reading_prefix_cache",
+    )
+)
+_GREEDY_DROPS = frozenset(("top_p", "min_p", "top_k"))
+_ON_REQUEST = frozenset(("assistant_tokens_mask", "spans", "derender_state"))
+_DEFAULTS = [(a.name, a.default) for a in fields(SamplingParams)]
+_REQUEST_FIELDS = [a.name for a in fields(GenerateRequest)]
+MAX_BIAS = 100.0
+
+
+# ---------------------------------------------------------------------------------------------- request
+
+
+def write_sampling_params(params: SamplingParams) -> dict[str, Json]:
+    """The wire object: fields off their default, and those a peer always writes. Greedy requests carry no cut-offs."""
+    greedy = params.temperature < 1e-5
+    wire: dict[str, Json] = {}
+    for name, default in _DEFAULTS:
+        value = getattr(params, name)
+        if (name in _ALWAYS or value != default) and not (greedy and name in _GREEDY_DROPS):
+            wire[name] = value
+    return wire
+
+
+def write_generate_request(request: GenerateRequest) -> dict[str, Json]:
+    """Every key of the wire, nulls included; the three fields beyond the peer's wire only where they were asked for."""
+    wire: dict[str, Json] = {}
+    for name in _REQUEST_FIELDS:
+        value = getattr(request, name)
+        if value is None and name in _ON_REQUEST:
+            continue
+        wire[name] = value
+    wire["sampling_params"] = write_sampling_params(request.sampling_params)
+    if request.stream_options is not None:
+        wire["stream_options"] = codec.unstructure(request.stream_options)
+    return wire
+
+
+def _prepare_sampling_params(wire: dict[str, Json]) -> dict[str, Json]:
+    values = codec.drop_nulls(wire)
+    if "max_tokens" not in wire:
+        # A body that a peer's render wrote (`skip_clone`) lacks max_tokens only when it is 16.
+        values["max_tokens"] = 16 if wire.get("skip_clone") is True else None
+    elif wire["max_tokens"] is None:
+        values["max_tokens"] = None
+    if isinstance(values.get("stop"), str):
+        values["stop"] = [values["stop"]]
+    if "logit_bias" in values:
+        values["logit_bias"] = read_logit_bias(values["logit_bias"])
+    return values
+
+
+def read_logit_bias(value: Json) -> dict[int, float]:
+    """`{"id": bias}` with ids as integers and biases clamped to ±100."""
+    biases: dict[int, float] = {}
+    for key, bias in read_object(value).items():
+        try:
+            token_id = int(key)
+        except ValueError:
+            raise Unfit(f"key {key!r} cannot be converted to an integer token ID", ".logit_bias") from None
+        biases[token_id] = max(-MAX_BIAS, min(MAX_BIAS, read_float(bias)))
+    return biases
+
+
+def _prepare_generate_request(wire: dict[str, Json]) -> dict[str, Json]:
+    values = codec.drop_nulls(wire)
+    ids = values.get("token_ids")
+    if ids == []:
+        raise Unfit("List should have at least 1 item after validation, not 0", ".token_ids")
+    if "sampling_params" not in values:
+        raise Unfit("Field required", ".sampling_params")
+    values.setdefault("request_id", "")
+    priority = values.get("priority", 0)
+    if not -(2**63) <= read_int(priority) < 2**63:
+        raise Unfit("Input should be a 64-bit integer", ".priority")
+    salt = values.get("cache_salt")
+    if isinstance(salt, str):
+        if not salt:
+            raise Unfit("Parameter 'cache_salt' must be a non-empty string if provided.", ".cache_salt")
+        if len(salt) > 128 or any(c in salt for c in "@/\\\0"):
+            raise Unfit(
+                "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\', or NUL.",
+                ".cache_salt",
+            )
+    if values.get("content_parts") is not None and values.get("features") is not None:
+        raise Unfit("Value error, content_parts and features are mutually exclusive")
+    return values
+
+
+def read_generate_request(body: Json) -> GenerateRequest:
+    """Raises `InvalidField` with the JSON path. Bounds that need the model are the engine's to check."""
+    return codec.structure(body, GenerateRequest)
+
+
+# ---------------------------------------------------------------------------------------------- result and stream
+
+
+def write_usage(usage: Usage, details: bool = True) -> dict[str, Json]:
+    """OpenAI's usage object; the details objects are null where nothing was counted, left out where `details` is off."""
+    wire: dict[str, Json] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
+    cached, reasoning = usage.cached_tokens, usage.reasoning_tokens
+    if details or cached is not None:
+        wire["prompt_tokens_details"] = None if cached is None else {"cached_tokens": cached}
+    if details or reasoning is not None:
+        wire["completion_tokens_details"] = None if reasoning is None else {"reasoning_tokens": reasoning}
+    return wire
+
+
+def write_logprobs(positions: Sequence[PositionLogprobs] | None) -> Json:
+    """`{"content": [{token_id, logprob, rank, top_logprobs: […]}]}`."""
+    if positions is None:
+        return None
+    return {
+        "content": [
+            {**_write_logprob(p.sampled), "top_logprobs": [_write_logprob(t) for t in p.top]} for p in positions
+        ]
+    }
+
+
+def _write_logprob(one: TokenLogprob) -> dict[str, Json]:
+    return {"token_id": one.token_id, "logprob": finite(one.logprob), "rank": one.rank or None}
+
+
+def write_prompt_logprobs(info: PromptInfo | None) -> Json:
+    """Per prompt position `{"<id>": {logprob, rank, decoded_token}}`, null at the first."""
+    if info is None or info.logprobs is None:
+        return None
+    return [
+        None
+        if position is None
+        else {
+            str(one.token_id): {"logprob": finite(one.logprob), "rank": one.rank or None, "decoded_token": None}
+            for one in position.values()
+        }
+        for position in info.logprobs
+    ]
+
+
+def _write_choice(delta: TokenDelta) -> dict[str, Json]:
+    return {
+        "index": delta.index,
+        "finish_reason": delta.finish_reason,
+        "stop_reason": delta.stop_reason,
+        "token_ids": list(delta.token_ids),
+        "routed_experts": None,
+        "sampling_mask": None,
+    }
+
+
+def _weight_versions(tokens: int) -> list[Json]:
+    return [{"version": "default", "start": 0, "end": tokens}]
+
+
+def write_generate_response(response: GenerateResponse) -> dict[str, Json]:
+    return {
+        "request_id": response.request_id,
+        "model": response.model,
+        "created": response.created,
+        "usage": None if response.usage is None else write_usage(response.usage),
+        "prompt_logprobs": response.prompt_logprobs,
+        "prompt_token_id_logprobs": None,
+        "prompt_token_ids": response.prompt_token_ids,
+        "mm_placeholders": None,
+        "metrics": None,
+        "kv_transfer_params": response.kv_transfer_params,
+        "ec_transfer_params": response.ec_transfer_params,
+        "output_mode": "tokens",
+        "choices": [
+            {
+                **_write_choice(c),
+                "weight_versions": _weight_versions(len(c.token_ids)),
+                "logprobs": write_logprobs(c.logprobs),
+            }
+            for c in response.choices
+        ],
+    }
+
+
+def write_generate_chunk(chunk: GenerateChunk, tokens_so_far: int = 0) -> dict[str, Json]:
+    """One event of the stream. `tokens_so_far` is the choice's count, this chunk included, for its last event."""
+    if not chunk.choices:
+        wire: dict[str, Json] = {"request_id": chunk.request_id}
+        if chunk.usage is not None:
+            wire["usage"] = write_usage(chunk.usage, details=False)
+        return {**wire, "output_mode": "tokens", "choices": []}
+    wire = {
+        "request_id": chunk.request_id,
+        "usage": None if chunk.usage is None else write_usage(chunk.usage, details=False),
+    }
+    # The peer loses these four in streams; a key that is null stays out, as its clients expect.
+    for name in ("prompt_token_ids", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params"):
+        value = getattr(chunk, name)
+        if value is not None:
+            wire[name] = value
+    wire["output_mode"] = "tokens"
+    choices = []
+    for delta in chunk.choices:
+        choice = _write_choice(delta)
+        if delta.finish_reason is not None:
+            choice["weight_versions"] = _weight_versions(tokens_so_far)
+        choice["logprobs"] = write_logprobs(delta.logprobs)
+        choices.append(choice)
+    wire["choices"] = choices
+    return wire
+
+
+# ---------------------------------------------------------------------------------------------- reading results
+
+
+def read_logprobs(value: Json, _: Any = None) -> list[PositionLogprobs] | None:
+    """The wire form of `write_logprobs`; an entry without a top list has none."""
+    content = read_object(value).get("content")
+    if content is None:
+        return None
+    if not isinstance(content, list):
+        raise Unfit("Input should be a valid list", ".content")
+    positions = []
+    for i, entry in enumerate(content):
+        at = f".content.{i}"
+        try:
+            top = read_object(entry).get("top_logprobs") or []
+            if not isinstance(top, list):
+                raise Unfit("Input should be a valid list", ".top_logprobs")
+            positions.append(PositionLogprobs(_read_logprob(entry), [_read_logprob(t) for t in top]))
+        except Unfit as e:
+            raise Unfit(str(e), at + e.path) from None
+    return positions
+
+
+def _read_logprob(entry: Json) -> TokenLogprob:
+    token_id = read_int(read_object(entry).get("token_id"))
+    if token_id < 0:
+        raise Unfit("Input should be greater than or equal to 0", ".token_id")
+    rank = entry.get("rank")
+    return TokenLogprob(token_id, read_float(entry.get("logprob")), None if rank is None else read_int(rank))
+
+
+def _prepare_choice(wire: dict[str, Json]) -> dict[str, Json]:
+    values = {key: wire.get(key) for key in ("index", "token_ids", "logprobs", "finish_reason", "stop_reason")}
+    if values["index"] is None:
+        values["index"] = 0
+    if values["token_ids"] is None:
+        values["token_ids"] = []
+    if values.get("logprobs") is not None:
+        try:
+            values["logprobs"] = read_logprobs(values["logprobs"])
+        except Unfit as e:
+            raise Unfit(str(e), ".logprobs" + e.path) from None
+    return values
+
+
+def _prepare_usage(wire: dict[str, Json]) -> dict[str, Json]:
+    values = codec.drop_nulls(wire)
+    for detail, name in (("prompt_tokens_details", "cached_tokens"), ("completion_tokens_details", "reasoning_tokens")):
+        if isinstance(values.get(detail), Mapping):
+            values[name] = values[detail].get(name)
+    for name in ("prompt_tokens", "completion_tokens"):
+        if not 0 <= read_int(values.get(name, 0)) < 2**53:
+            raise Unfit("Input should be between 0 and 2^53", f".{name}")
+    return values
+
+
+def _prepare_response(wire: dict[str, Json]) -> dict[str, Json]:
+    if wire.get("output_mode", "tokens") != "tokens":
+        raise Unfit("Input should be 'tokens': text cannot be derendered", ".output_mode")
+    values = codec.drop_nulls(wire)
+    values.setdefault("request_id", "")
+    values["choices"] = [
+        {"finish_reason": "stop", **choice} if isinstance(choice, dict) else choice
+        for choice in codec.expect_list(values.get("choices", []), ".choices")
+    ]
+    return values
+
+
+def _prepare_chunk(wire: dict[str, Json]) -> dict[str, Json]:
+    values = codec.drop_nulls(wire)
+    values.setdefault("request_id", None)
+    values.setdefault("choices", [])
+    return values
+
+
+def _read_stop_reason(value: Json, _: Any) -> int | str | None:
+    if value is None or type(value) in (int, str):
+        return value  # type: ignore[no-any-return]
+    raise Unfit("Input should be a valid integer or string")
+
+
+codec.accept(Sequence[PositionLogprobs], lambda value, _: value)
+codec.accept(int | str | None, _read_stop_reason)
+codec.prepare(SamplingParams, _prepare_sampling_params)
+codec.prepare(GenerateRequest, _prepare_generate_request)
+codec.prepare(TokenDelta, _prepare_choice)
+codec.prepare(Usage, _prepare_usage)
+codec.prepare(GenerateResponse, _prepare_response)
+codec.prepare(GenerateChunk, _prepare_chunk)
+
+
+def read_generate_response(body: Json, path: str = "body") -> GenerateResponse:
+    """A result as an engine wrote it; missing keys have their defaults. Raises `InvalidField`."""
+    return codec.structure(body, GenerateResponse, path)
+
+
+def read_generate_chunk(body: Json, path: str = "body") -> GenerateChunk:
+    """One event of an engine's stream. Raises `InvalidField`."""
+    return codec.structure(body, GenerateChunk, path)
