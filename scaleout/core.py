@@ -394,7 +394,7 @@ class DecodedLogprob:
 
     token_id: int
     token: str
-    logprob: float
+    logprob: float | None
     bytes: bytes | None
 
 
@@ -404,7 +404,7 @@ class DecodedPosition:
 
     sampled: DecodedLogprob
     top: Sequence[DecodedLogprob]
-    text_offset: int
+    text_offset: int = 0
 
 
 @frozen
@@ -441,6 +441,8 @@ class ChoiceAnswer:
     logprobs: list[DecodedPosition] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    prompt_token_ids: TokenIds | None = None
+    prompt_logprobs: Json = None
 
 
 @frozen

@@ -21,6 +21,7 @@ from scaleout.core import (
     TokenLogprob,
     Usage,
 )
+from scaleout.errors import BadRequest
 
 # The peer writes these even at their defaults; `max_tokens` it forgets at 16, which its engine then reads as "no limit".
 _ALWAYS = frozenset(
@@ -114,16 +115,21 @@ def _prepare_generate_request(wire: dict[str, Json]) -> dict[str, Json]:
         raise Unfit("Input should be a 64-bit integer", ".priority")
     salt = values.get("cache_salt")
     if isinstance(salt, str):
-        if not salt:
-            raise Unfit("Parameter 'cache_salt' must be a non-empty string if provided.", ".cache_salt")
-        if len(salt) > 128 or any(c in salt for c in "@/\\\0"):
-            raise Unfit(
-                "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\', or NUL.",
-                ".cache_salt",
-            )
+        check_cache_salt(salt)
     if values.get("content_parts") is not None and values.get("features") is not None:
         raise Unfit("Value error, content_parts and features are mutually exclusive")
     return values
+
+
+def check_cache_salt(salt: str) -> None:
+    """The reference peer's rule for salts (CONTRACT 2.3). Raises `BadRequest`."""
+    if not salt:
+        raise BadRequest("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
+    if len(salt) > 128 or any(c in salt for c in "@/\\\0"):
+        raise BadRequest(
+            "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\', or NUL.",
+            "cache_salt",
+        )
 
 
 def read_generate_request(body: Json) -> GenerateRequest:
