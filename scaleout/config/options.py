@@ -33,7 +33,9 @@ class Option:
     aliases: Sequence[str] = ()
     vllm_env: str | None = None
     opposite: str | None = None
-    """A flag of the peer that switches this setting off."""
+    """A second flag, which switches this setting off."""
+    secret: bool = False
+    """Never shown in messages."""
 
 
 def option(
@@ -51,7 +53,7 @@ def option(
     """An attrs field that can be set from outside. A callable default is computed from the object's earlier fields."""
     if callable(default):
         default = Factory(default, takes_self=True)
-    described = Option(kind, group, help, name, aliases, vllm_env, opposite)
+    described = Option(kind, group, help, name, aliases, vllm_env, opposite, secret)
     return field(default=default, metadata={"option": described}, kw_only=True, repr=not secret)
 
 
@@ -95,14 +97,16 @@ def integer(low: int, high: int | None = None, words: Mapping[str, int | None] |
     return Kind(read, "N")
 
 
-def decimal(low: float, high: float | None = None) -> Kind:
-    """Decimal numbers from `low` to `high`."""
+def decimal(low: float, high: float | None = None, negative: float | None = None) -> Kind:
+    """Decimal numbers from `low` to `high`; `negative` is what a negative number stands for, where it is allowed."""
 
     def read(value: Any) -> float:
         try:
             number = float("no" if isinstance(value, bool) else value)
         except (TypeError, ValueError):
             raise ValueError("a number is needed") from None
+        if negative is not None and number < 0:
+            return negative
         if not (low <= number and (high is None or number <= high)):
             raise ValueError(
                 f"must be between {low:g} and {high:g}" if high is not None else f"must be at least {low:g}"
@@ -113,12 +117,13 @@ def decimal(low: float, high: float | None = None) -> Kind:
 
 
 def choice(*words: str) -> Kind:
-    """One of `words`."""
+    """One of `words`, in any case."""
 
     def read(value: Any) -> str:
-        if value not in words:
+        word = str(value).lower()
+        if word not in words:
             raise ValueError("must be one of " + ", ".join(words))
-        return str(value)
+        return word
 
     return Kind(read, "|".join(words))
 

@@ -94,7 +94,7 @@ class Limits:
     )
     max_template_seconds: float = _limit(
         30.0,
-        decimal(0),
+        decimal(0, negative=0.0),
         "Seconds for one chat template, 0 for no limit. Templates of trusted requests may loop.",
         vllm_env="VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT",
     )
@@ -201,6 +201,7 @@ class ModeConfig:
         "Offer render, derender and generate on a standard server; the dedicated modes always do. "
         "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=0|1 is the same switch.",
         name="--enable-scale-out",
+        vllm_env="VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
     )
     host: str | None = _server(None, TEXT, "Address to listen on. Default: all interfaces.")
     port: int = _server(8000, integer(0, 65535), "Port; 0 takes a free one.")
@@ -279,6 +280,13 @@ class ModeConfig:
 
     limits: Limits = field(factory=Limits, kw_only=True)
     engine: EngineOptions = field(factory=EngineOptions, kw_only=True)
+
+    @classmethod
+    def load(cls, argv: Sequence[str], environ: Mapping[str, str]) -> ModeConfig:
+        """From the command line (without the program's name), environment and config file. ConfigError lists every problem."""
+        from scaleout.config.load import load
+
+        return load(argv, environ)
 
     @property
     def engine_backend(self) -> str | None:
