@@ -180,7 +180,10 @@ class ModeConfig:
 
     model: str = _model("", TEXT, "Hugging Face folder, hub id, or GGUF file.")
     served_model_names: Sequence[str] = _model(
-        lambda self: (self.model,), TEXTS, "Names that requests may use; answers carry the first. Default: MODEL."
+        lambda self: (self.model,),
+        TEXTS,
+        "Names that requests may use; answers carry the first. Default: MODEL.",
+        name="--served-model-name",
     )
     tokenizer: str | None = _model(None, TEXT, "Where the tokenizer comes from. Default: MODEL.")
     revision: str | None = _model(None, TEXT, "Branch, tag or commit on the hub.", aliases=("--tokenizer-revision",))
