@@ -41,9 +41,10 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> ModeConfig:
     chosen = flags.settings.pop("config", None) or variables.settings.pop("config", None)
     if chosen is not None:
         path = _file_path(chosen, claims)
-        file, mode_there = read_file(path)
-        problems += file.problems
-        claims += _claims_of_file(path, file, mode_there, problems)
+        if not path.is_dir():
+            file, mode_there = read_file(path)
+            problems += file.problems
+            claims += _claims_of_file(path, file, mode_there, problems)
     mode = _agreed(claims, problems)
 
     _take_model(words, flags, problems)

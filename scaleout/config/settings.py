@@ -142,7 +142,15 @@ class EngineOptions:
         choice("auto", "float32", "bfloat16", "float16"),
         "Number type of weights and cache. auto: as the model was saved.",
     )
-    max_num_seqs: int = _engine(256, integer(1), "Sequences in one step.")
+    threads: int | None = _engine(
+        None,
+        integer(1, words={"auto": None}),
+        "CPU threads of the engine. Default: torch's own choice.",
+        name="--engine-threads",
+    )
+    max_num_seqs: int | None = _engine(
+        None, integer(1, words={"auto": None}), "Sequences in one step. Default: the backend's choice."
+    )
     max_num_batched_tokens: int | None = _engine(
         None, integer(1, words={"auto": None}), "Tokens in one step. Default: the backend's choice."
     )
@@ -150,9 +158,17 @@ class EngineOptions:
     kv_cache_memory_bytes: int | None = _engine(
         None, integer(1, words={"auto": None}), "Bytes of the KV cache. Default: what the share above leaves."
     )
-    block_size: int = _engine(16, integer(1, 256), "Tokens in one block of the KV cache.")
+    block_size: int | None = _engine(
+        None,
+        integer(1, 1024, words={"auto": None}),
+        "Tokens in one block of the KV cache. Default: the backend's choice.",
+    )
     scheduling_policy: str = _engine("fcfs", choice("fcfs", "priority"), "Order of waiting requests.")
-    seed: int = _engine(0, integer(0), "Seed of requests that bring none.")
+    seed: int | None = _engine(
+        None,
+        integer(0, words={"none": None}),
+        "Fixes the seeds of requests that bring none. Default: they differ every time.",
+    )
     enable_prefix_caching: bool = _engine(True, SWITCH, "Reuse the cache of shared prompt beginnings.")
 
 
