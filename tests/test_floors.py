@@ -34,6 +34,9 @@ ONLY_IN = {
 PARSERS_MAY_USE = {"attrs", "attr", "scaleout", *sys.stdlib_module_names}
 
 LONGEST_MODULE = 400
+MAY_BE_LONGER = {"core.py"}
+"""The nouns of every floor: data only, read as one page."""
+
 NAMES_THAT_SAY_NOTHING = ("Manager", "Helper", "Handler")
 
 
@@ -59,6 +62,14 @@ def imports(name: str, source: str) -> Iterator[str]:
             yield from (f"{target}.{alias.name}" for alias in node.names) if target == "scaleout" else [target]
 
 
+def neighbours(mine: str, theirs: str) -> bool:
+    """Own folder; single files on one floor share one too. All of the ground floor is one folder in that sense."""
+    if mine == theirs:
+        return True
+    one_floor = FLOOR_OF.get(theirs) == FLOOR_OF[mine]
+    return one_floor and (FLOOR_OF[mine] == 0 or not ((ROOT / mine).is_dir() or (ROOT / theirs).is_dir()))
+
+
 def faults(name: str, source: str) -> list[str]:
     """Every rule that a module breaks, as sentences."""
     found = []
@@ -67,10 +78,7 @@ def faults(name: str, source: str) -> list[str]:
         library, _, rest = imported.partition(".")
         if library == "scaleout":
             theirs = rest.split(".")[0]
-            neighbours = theirs == mine or (
-                FLOOR_OF.get(theirs) == FLOOR_OF[mine] and not (ROOT / mine).is_dir() and not (ROOT / theirs).is_dir()
-            )
-            if theirs in FLOOR_OF and not neighbours and FLOOR_OF[theirs] >= FLOOR_OF[mine]:
+            if theirs in FLOOR_OF and not neighbours(mine, theirs) and FLOOR_OF[theirs] >= FLOOR_OF[mine]:
                 found.append(f"{name} (floor {FLOOR_OF[mine]}) imports scaleout.{theirs} (floor {FLOOR_OF[theirs]})")
         if library in ONLY_IN and not name.startswith(ONLY_IN[library]):
             found.append(f"{name} imports {library}, which belongs in {', '.join(ONLY_IN[library])}")
@@ -125,13 +133,16 @@ def test_a_package_opens_with_what_it_is(name: str) -> None:
 
 
 def test_modules_stay_short() -> None:
-    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in modules()}
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in modules() if name not in MAY_BE_LONGER}
     assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
 
 
 def test_names_say_what_things_are() -> None:
     assert [name for name in modules() if Path(name).stem in ("utils", "util", "helpers", "misc", "common")] == []
     classes = [
-        node.name for name in modules() for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.ClassDef)
+        node.name
+        for name in modules()
+        for node in ast.walk(ast.parse((ROOT / name).read_text()))
+        if isinstance(node, ast.ClassDef)
     ]
     assert [name for name in classes if name.endswith(NAMES_THAT_SAY_NOTHING)] == []
