@@ -1,0 +1,250 @@
+"""The one place where parts are wired together: `make_app` assembles a server, `run` keeps it up until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from aiohttp import web
+
+from scaleout.config import Mode, ModeConfig
+from scaleout.errors import ConfigError
+from scaleout.pipeline import Stages
+from scaleout.routes import SWITCH_HINT, hints, route_tables
+from scaleout.routes.auth import OPEN_PATHS, KeyRing
+from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, ROUTE_NAMES, STAGES
+from scaleout.routes.lifecycle import Lifecycle
+from scaleout.routes.metrics import Metrics
+from scaleout.routes.middleware import (
+    count_requests,
+    identify_requests,
+    require_key,
+    shape_errors,
+    write_request_id,
+)
+from scaleout.routes.table import mount
+
+LOG = logging.getLogger(__name__)
+
+LOADING = web.AppKey("loading", asyncio.Task[None])
+"""Loads the model. `run` waits for it while the health routes already answer."""
+
+
+def make_app(config: ModeConfig, *, load_in_background: bool = False) -> web.Application:
+    """A server for `config`, assembled but not started.
+
+    Its start-up loads the model; with `load_in_background` it does so beside the serving, and work gets 503 until then.
+    """
+    app = web.Application(
+        client_max_size=config.limits.max_body_bytes,
+        handler_args={
+            "handler_cancellation": True,
+            "auto_decompress": False,
+            "keepalive_timeout": config.keep_alive_timeout,
+            "access_log": None,
+        },
+    )
+    lifecycle = Lifecycle(config.limits.max_concurrent_work)
+    stages = Stages(config)
+    app[CONFIG] = config
+    app[STAGES] = stages
+    app[LIFECYCLE] = lifecycle
+    app[METRICS] = Metrics(lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None)
+
+    root_path = config.root_path.rstrip("/")
+    tables = route_tables(config)
+    named = mount(app, tables, root_path)
+    app[ROUTE_NAMES] = [f"{method} {path}" for table in tables for method, path, _ in table.routes]
+    quiet = frozenset(config.disable_access_log_for_endpoints) if config.access_log else None
+    app.middlewares.append(count_requests(app[METRICS], named, quiet))
+    app.middlewares.append(shape_errors(hints(config), root_path))
+    app.middlewares.append(identify_requests(config.limits.max_request_id_chars, config.enable_request_id_headers))
+    if config.api_keys:
+        open_paths = frozenset(spelled for spelled, path in named.items() if path in OPEN_PATHS)
+        app.middlewares.append(require_key(KeyRing(config.api_keys), open_paths))
+    if config.enable_request_id_headers:
+        app.on_response_prepare.append(write_request_id)
+
+    app.cleanup_ctx.append(worker_threads)
+    app.cleanup_ctx.append(loaded_stages(load_in_background))
+    if config.engine_backend is not None:
+        app.on_shutdown.append(end_streams)
+    if config.mode is Mode.STANDARD and not config.scale_out:
+        LOG.info(SWITCH_HINT)
+    return app
+
+
+async def worker_threads(app: web.Application) -> AsyncIterator[None]:
+    with ThreadPoolExecutor(app[CONFIG].renderer_threads, thread_name_prefix="render") as pool:
+        app[POOL] = pool
+        yield
+
+
+def loaded_stages(in_background: bool) -> Callable[[web.Application], AsyncIterator[None]]:
+    """The model files and what the mode makes of them: tokenizer, templates, and the engine in modes that have one."""
+
+    async def load(app: web.Application) -> None:
+        await app[STAGES].open()
+        app[LIFECYCLE].open()
+
+    async def stages(app: web.Application) -> AsyncIterator[None]:
+        app[LOADING] = asyncio.create_task(load(app), name="load the model")
+        if not in_background:
+            await app[LOADING]
+        yield
+        await app[STAGES].close()
+
+    return stages
+
+
+async def end_streams(app: web.Application) -> None:
+    """Close the engine while the connections stand: what runs beyond the grace period ends as aborted, not as cut."""
+    await app[STAGES].close()
+
+
+# ---------------------------------------------------------------------------------------------- running
+
+
+LAST_SECONDS = 5.0
+"""After the grace period and the engine's end: how long answers have to leave the buffers."""
+
+
+def run(config: ModeConfig) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit code.
+
+    The address is bound before anything is loaded, so that a taken port is known at once. /live answers from then on,
+    and /ready is 503 until the model is loaded. The first signal refuses new work with 503 and lets running answers
+    finish for `shutdown_timeout` seconds; a second one ends the process where it stands. Raises `ConfigError` where the
+    server cannot start.
+    """
+    start_logging(config)
+    listener = bind(config)
+    try:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            code = runner.run(serve(config, listener))
+    finally:
+        listener.close()
+        if config.uds:
+            Path(config.uds).unlink(missing_ok=True)
+    if threading.active_count() > 1:
+        # A template that never ends, or a model still loading, holds its thread: nothing it could still do is wanted.
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+async def serve(config: ModeConfig, listener: socket.socket) -> int:
+    """Load, answer, and drain on a signal."""
+    stop = asyncio.Event()
+    listen_for_signals(stop)
+    app = make_app(config, load_in_background=True)
+    runner = web.AppRunner(app, shutdown_timeout=LAST_SECONDS)
+    await runner.setup()
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    stopped = asyncio.create_task(stop.wait(), name="wait for a signal")
+    LOG.info("%s mode on %s, loading %s", config.mode.value, address(listener), config.served_model_names[0])
+    try:
+        began = time.perf_counter()
+        await asyncio.wait((app[LOADING], stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not stopped.done():
+            await app[LOADING]
+            LOG.info("ready after %.1f s", time.perf_counter() - began)
+            await stopped
+        await drain(app[LIFECYCLE], config.shutdown_timeout)
+    finally:
+        stopped.cancel()
+        app[LOADING].cancel()
+        await runner.cleanup()
+    return 0
+
+
+async def drain(lifecycle: Lifecycle, grace: float) -> None:
+    """Refuse new work and wait for what runs."""
+    lifecycle.drain()
+    LOG.info("shutting down: %d requests are running and have %g seconds", lifecycle.in_flight, grace)
+    if not await lifecycle.wait_until_empty(grace):
+        LOG.warning("shutting down: %d requests did not finish in time and are ended", lifecycle.in_flight)
+
+
+def listen_for_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            LOG.warning("second signal: ending at once")
+            logging.shutdown()
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+BACKLOG = 1024
+"""Connections waiting to be accepted: a burst of short renders should queue in the kernel, not be refused."""
+
+
+def bind(config: ModeConfig) -> socket.socket:
+    """A listening socket for the configured address. Raises `ConfigError` naming the address and the reason."""
+    try:
+        if config.uds:
+            return bind_unix(config.uds)
+        host, family = config.host or "", socket.AF_INET
+        if ":" in host or (not host and socket.has_dualstack_ipv6()):
+            family = socket.AF_INET6
+        return socket.create_server(
+            (host, config.port), family=family, backlog=BACKLOG, dualstack_ipv6=family == socket.AF_INET6 and not host
+        )
+    except OSError as error:
+        where = config.uds or f"{config.host or '*'}:{config.port}"
+        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
+
+
+def bind_unix(path: str) -> socket.socket:
+    """Listen on a path. A socket file that a dead server left behind is replaced; a living server's is not."""
+    probe = socket.socket(socket.AF_UNIX)
+    with probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+        except FileNotFoundError:
+            pass
+        else:
+            raise OSError(errno.EADDRINUSE, "another server listens there")
+    return socket.create_server(path, family=socket.AF_UNIX, backlog=BACKLOG)
+
+
+def address(listener: socket.socket) -> str:
+    """Where clients find the listener, as a URL."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"http://{host}:{name[1]}"
+
+
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed and works; None is asyncio's own loop."""
+    try:
+        import uvloop
+
+        uvloop.new_event_loop().close()
+    except Exception as error:
+        LOG.debug("asyncio's own event loop is used: %s", error)
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def start_logging(config: ModeConfig) -> None:
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

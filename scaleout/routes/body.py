@@ -1,0 +1,93 @@
+"""Reading a JSON body: every bound is checked before the work that it protects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from aiohttp import web
+
+from scaleout.codec import invalid, loads
+from scaleout.core import Json
+from scaleout.errors import BadRequest, InvalidField, RequestError, TooLarge
+from scaleout.routes.keys import CONFIG
+
+SLOW_BODY_AFTER = 60.0
+"""Seconds for a body to arrive whole: a client that stops in the middle must not keep one of the server's places."""
+
+JSON_ONLY = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
+PLAIN_ONLY = "1 validation error:\n  Unsupported Media Type: Content-Encoding is not supported"
+
+
+class RequestTimeout(RequestError):
+    status = 408
+    type = "RequestTimeoutError"
+
+
+async def read_json(request: web.Request) -> dict[str, Json]:
+    """The body as a JSON object.
+
+    Raises `InvalidField` (wrong media type, no JSON, not an object, nested too deeply; `param` is `body` or
+    `body.<offset>`), `TooLarge` (over `limits.max_body_bytes`, announced or found while reading), `RequestTimeout`.
+    """
+    check_media_type(request)
+    return parse_object(await read_bytes(request), request.app[CONFIG].limits.max_json_depth)
+
+
+def check_media_type(request: web.Request) -> None:
+    headers = request.headers
+    if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidField(JSON_ONLY)
+    # Inflating is refused, not bounded: a few kilobytes can hold gigabytes, and clients of these APIs do not compress.
+    if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
+        raise InvalidField(PLAIN_ONLY)
+
+
+async def read_bytes(request: web.Request) -> bytes:
+    """The raw body, at most `limits.max_body_bytes` long, whether it announces its length or comes in chunks."""
+    limit = request.app[CONFIG].limits.max_body_bytes
+    if request.content_length is not None and request.content_length > limit:
+        raise too_large(limit)
+    try:
+        if request.content.is_eof():
+            return await request.read()
+        async with asyncio.timeout(SLOW_BODY_AFTER):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large(limit) from None
+    except web.RequestPayloadError:
+        raise BadRequest("The body does not arrive as its headers announce it") from None
+    except TimeoutError:
+        raise RequestTimeout(f"The body did not arrive within {SLOW_BODY_AFTER:g} seconds") from None
+
+
+def too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The request body is larger than the limit of {limit} bytes")
+
+
+def parse_object(data: bytes, max_depth: int) -> dict[str, Json]:
+    """JSON text to an object at most `max_depth` containers deep."""
+    if not data.strip():
+        raise invalid("body", "Field required")
+    try:
+        value = loads(data)
+    except json.JSONDecodeError as error:
+        raise invalid(f"body.{error.pos}", f"JSON decode error at character {error.pos}: {error.msg}") from None
+    if value is None:
+        raise invalid("body", "Field required")
+    if type(value) is not dict:
+        raise invalid("body", "Input should be a valid dictionary or object to extract fields from")
+    # Fewer brackets than the limit cannot nest deeper than the limit, and counting bytes is nearly free.
+    if data.count(b"{") + data.count(b"[") > max_depth:
+        _check_depth(value, max_depth)
+    return value
+
+
+def _check_depth(value: Json, max_depth: int) -> None:
+    level: list[Json] = [value]
+    for _ in range(max_depth):
+        children = (child for node in level for child in (node.values() if type(node) is dict else node))
+        level = [child for child in children if type(child) in (dict, list)]
+        if not level:
+            return
+    raise invalid("body", f"Input is nested deeper than {max_depth} levels")

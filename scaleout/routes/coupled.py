@@ -1,0 +1,7 @@
+"""The coupled routes."""
+
+from __future__ import annotations
+
+from scaleout.routes.table import Route
+
+ROUTES: tuple[Route, ...] = ()

@@ -1,0 +1,24 @@
+"""What the routes find in their application and their request, by typed key."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from aiohttp import web
+
+from scaleout.config import ModeConfig
+from scaleout.pipeline import Stages
+from scaleout.routes.lifecycle import Lifecycle
+from scaleout.routes.metrics import Metrics
+
+CONFIG = web.AppKey("config", ModeConfig)
+STAGES = web.AppKey("stages", Stages)
+METRICS = web.AppKey("metrics", Metrics)
+LIFECYCLE = web.AppKey("lifecycle", Lifecycle)
+POOL = web.AppKey("pool", ThreadPoolExecutor)
+"""Threads for work that is too long for the event loop."""
+ROUTE_NAMES: web.AppKey[list[str]] = web.AppKey("route_names", list)
+"""`METHOD path` of every route that is offered."""
+
+REQUEST_ID = web.RequestKey("request_id", str)
+"""The caller's `X-Request-Id`, checked; or a fresh one where every answer carries the header. Absent otherwise."""

@@ -1,0 +1,86 @@
+"""What the server counts about itself, in one registry per application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from scaleout.routes.lifecycle import Lifecycle, State
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
+"""Seconds. A short render is near the first, a long stream near the last."""
+
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+UNMATCHED = "unmatched"
+"""The route label of every path that has no route, so that scanners cannot create series."""
+
+
+class Metrics:
+    """Counters for the routes to add to. Route labels are paths of the route table, never the caller's text."""
+
+    def __init__(self, lifecycle: Lifecycle, engine_stats: Callable[[], Any] | None = None) -> None:
+        """`engine_stats`: an attrs object of numbers, read at each scrape."""
+        self.registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_Gauges(lifecycle, engine_stats))
+        self._requests = self._counter(
+            "requests", "Requests answered; status 499: client gone.", "route", "method", "status"
+        )
+        self._seconds = Histogram(
+            "scaleout_request_seconds",
+            "Time from a request's head to the end of its answer.",
+            ("route",),
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self.refused = self._counter("requests_refused", "Requests answered 503: full, loading, leaving, or dead.")
+        self.rendered_tokens = self._counter("rendered_tokens", "Prompt tokens that render wrote.")
+        self.derendered_tokens = self._counter("derendered_tokens", "Generated tokens that derender read.")
+        self.generated_tokens = self._counter("generated_tokens", "Tokens that the engine made.")
+        self.neutralised_tokens = self._counter(
+            "neutralised_control_tokens", "Special tokens in supplied text, made plain."
+        )
+        self.unknown_fields = self._counter("unknown_fields", "Request fields ignored because nothing here knows them.")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"scaleout_{name}", text, labels, registry=self.registry)
+
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        key = (route, method, status)
+        series = self._series.get(key)
+        if series is None:
+            # Looking a child up by its labels takes a lock and builds a tuple of strings: done once for each series.
+            named = method if method in METHODS else "other"
+            series = self._series[key if named == method else (route, named, status)] = (
+                self._requests.labels(route, named, str(status)),
+                self._seconds.labels(route),
+            )
+        series[0].inc()
+        series[1].observe(seconds)
+
+    def exposition(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+class _Gauges(Collector):
+    """Values that others hold, read when somebody asks."""
+
+    def __init__(self, lifecycle: Lifecycle, engine_stats: Callable[[], Any] | None) -> None:
+        self._lifecycle = lifecycle
+        self._engine_stats = engine_stats
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        yield GaugeMetricFamily("scaleout_requests_in_flight", "Requests that do work now.", self._lifecycle.in_flight)
+        yield GaugeMetricFamily("scaleout_ready", "1 while new work is taken.", self._lifecycle.state is State.READY)
+        stats = self._engine_stats() if self._engine_stats is not None else None
+        if stats is not None:
+            for name, value in attrs.asdict(stats, recurse=False).items():
+                if isinstance(value, int | float):
+                    yield GaugeMetricFamily(f"scaleout_engine_{name}", f"Engine: {name.replace('_', ' ')}.", value)
