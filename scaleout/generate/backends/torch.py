@@ -1,0 +1,98 @@
+"""The in-process engine: transformers' own model definition, our loop, cache and sampler. CPU and CUDA."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from scaleout.errors import ConfigError
+from scaleout.generate.attention import PagedAttention
+from scaleout.generate.engine import Engine, EngineLoop, LoadTokenizer
+from scaleout.generate.kv_cache import BlockPool
+from scaleout.generate.memory import available_memory
+from scaleout.generate.model_runner import ModelRunner, probe
+from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
+from scaleout.generate.sampler import Sampler
+from scaleout.generate.scheduler import Scheduler
+from scaleout.generate.weights import open_model, pick_device
+
+log = logging.getLogger(__name__)
+
+CPU_SHARE = 0.25
+"""Of the free memory, for the KV cache: a CPU shares its memory with everything else on the machine."""
+
+DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    # Beyond a few dozen sequences a CPU is bound by arithmetic: more of them in a step only make everyone wait longer.
+    "cpu": {"max_num_seqs": 64, "max_num_batched_tokens": 1024, "block_size": 32},
+    "cuda": {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "block_size": 16},
+}
+
+
+def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: LoadTokenizer | None = None) -> Engine:
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    device = pick_device(options.device)
+    defaults = DEFAULTS[device.type]
+    block_size = options.block_size or defaults["block_size"]
+    max_num_seqs = options.max_num_seqs or defaults["max_num_seqs"]
+    max_model_len = min(options.max_model_len or files.max_model_len, files.max_model_len)
+    attention = PagedAttention(block_size, {}, {})
+    model = open_model(files, options, attention, device)
+    probe(model, attention, device)
+    dtype: torch.dtype = next(model.parameters()).dtype
+    blocks = count_blocks(attention, dtype, device, options, max_model_len, max_num_seqs)
+    log.info("KV cache: %d blocks of %d tokens on %s, %s", blocks, block_size, device, dtype)
+    stats = EngineStats()
+    scheduler = Scheduler(
+        BlockPool(blocks, block_size),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(options.max_num_batched_tokens or defaults["max_num_batched_tokens"], 1),
+        policy=options.scheduling_policy,
+        stats=stats,
+    )
+    limits = EngineLimits(
+        vocab_size=files.vocab_size,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_logprobs=options.max_logprobs,
+        thinking=options.thinking is not None,
+        tokenizer=load_tokenizer is not None,
+    )
+    runner = ModelRunner(model, attention, blocks, device, dtype, Sampler())
+    return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids)
+
+
+def count_blocks(
+    attention: PagedAttention,
+    dtype: torch.dtype,
+    device: torch.device,
+    options: EngineOptions,
+    max_model_len: int,
+    max_num_seqs: int,
+) -> int:
+    """As many blocks as the memory holds, no more than every place at full length needs, and at least one full sequence."""
+    per_token = (
+        sum(shape.kv_heads * (shape.key_dim + shape.value_dim) for shape in attention.shapes.values()) * dtype.itemsize
+    )
+    size = attention.block_size
+    longest = -(-max_model_len // size)
+    memory = options.kv_cache_memory if options.kv_cache_memory is not None else free_memory(device, options)
+    blocks = min(memory // (per_token * size), longest * max_num_seqs)
+    if blocks < longest:
+        raise ConfigError(
+            f"The KV cache has room for {blocks * size} tokens, less than one sequence of max_model_len={max_model_len}. "
+            "Lower --max-model-len or give it more memory."
+        )
+    return int(blocks)
+
+
+def free_memory(device: torch.device, options: EngineOptions) -> int:
+    """Bytes for the KV cache, after the weights are there."""
+    if device.type == "cpu":
+        return int(available_memory() * CPU_SHARE)
+    free, total = torch.cuda.mem_get_info(device)
+    return int(free - total * (1 - options.gpu_memory_utilization))

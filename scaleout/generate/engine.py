@@ -1,0 +1,292 @@
+"""The engine protocol, and the loop behind the in-process backends: one thread owns the device and runs `step` over and over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Sequence as ReadOnly
+from contextlib import suppress
+from importlib import import_module
+from queue import Empty, SimpleQueue
+from random import Random
+from threading import Thread
+from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+from attrs import frozen
+
+from scaleout.core import GenerateRequest, TokenDelta
+from scaleout.errors import ConfigError, EngineFailed, Overloaded
+from scaleout.generate.admission import check_request
+from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
+from scaleout.generate.scheduler import Scheduler, Slice
+from scaleout.generate.sequence import UNTIL_THE_END, Sampled, Sequence
+from scaleout.generate.stream import Event, Stream, hand_over
+
+if TYPE_CHECKING:
+    from scaleout.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+LoadTokenizer = Callable[[], "Tokenizer"]
+
+
+class Engine(Protocol):
+    """Token ids in, token ids out."""
+
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> ReadOnly[int]: ...
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+        """Deltas of all choices, interleaved; each choice ends with one that has a finish reason. Closing the iterator aborts.
+
+        Raises before the first delta: BadRequest, NotSupported, Overloaded. At any time: EngineFailed.
+        """
+
+    async def abort(self, request_ids: ReadOnly[str]) -> None:
+        """Ends requests with finish reason `abort` within one step. Unknown ids are ignored."""
+
+    def health(self) -> None:
+        """Raises EngineFailed(dead=True) if nothing can be generated any more."""
+
+    def stats(self) -> EngineStats: ...
+
+    async def close(self, grace: float = 0) -> None:
+        """Refuses new requests, lets running ones finish for `grace` seconds, aborts the rest and frees the device."""
+
+
+def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: LoadTokenizer | None = None) -> Engine:
+    """Opens `backends/<options.backend>.py` on a model. Takes as long as loading the weights takes: call it off the event loop.
+
+    `load_tokenizer` is called at the first request that needs text: bad words and structured output.
+    """
+    try:
+        backend = import_module(f"scaleout.generate.backends.{options.backend}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"The engine backend {options.backend!r} cannot be used: {error}") from error
+    engine: Engine = backend.open_engine(files, options, load_tokenizer)
+    return engine
+
+
+class Runner(Protocol):
+    """The device's side of the loop. Every call comes from the engine thread."""
+
+    def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:
+        """Computes a batch; one result per slice that samples, in order."""
+
+    def alive(self) -> bool:
+        """Whether the device still answers after a failed step."""
+
+    def close(self) -> None: ...
+
+
+@frozen
+class _Abort:
+    request_id: str | None = None
+    stream: Stream | None = None
+
+    def means(self, stream: Stream, choices: ReadOnly[Sequence]) -> bool:
+        return stream is self.stream or choices[0].request.request_id == self.request_id
+
+
+class EngineLoop:
+    """Batches the requests of any number of coroutines into the steps of one thread."""
+
+    def __init__(
+        self, runner: Runner, scheduler: Scheduler, limits: EngineLimits, options: EngineOptions, eos: Iterable[int]
+    ) -> None:
+        self.max_model_len = limits.max_model_len
+        self.vocab_size = limits.vocab_size
+        self.eos_token_ids = tuple(eos)
+        self._runner, self._scheduler, self._limits, self._options = runner, scheduler, limits, options
+        self._seeds = Random(options.seed)
+        self._commands: SimpleQueue[list[Sequence] | _Abort | None] = SimpleQueue()
+        self._live: dict[Stream, list[Sequence]] = {}
+        self._admitted = 0
+        self._arrivals = 0
+        self._drained: asyncio.Event | None = None
+        self._ended: str | None = None
+        self._thread = Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------------------ the event loops' side
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+        self.health()
+        check_request(request, self._limits)
+        n = request.sampling_params.n
+        if self._drained is not None:
+            raise Overloaded("The server is shutting down.")
+        if self._admitted + n > self._limits.max_num_seqs + self._options.max_queued:
+            raise Overloaded(f"The engine is full: {self._admitted} choices run or wait. Try again later.")
+        stream = Stream(asyncio.get_running_loop(), n)
+        self._admitted += n
+        try:
+            self._commands.put(self._sequences(request, stream))
+            self.health()
+            async for delta in stream.deltas():
+                yield delta
+        finally:
+            self._admitted -= n
+            if self._drained is not None and not self._admitted:
+                self._drained.set()
+            if stream.open:
+                self._commands.put(_Abort(stream=stream))
+
+    async def abort(self, request_ids: ReadOnly[str]) -> None:
+        for request_id in request_ids:
+            self._commands.put(_Abort(request_id=request_id))
+
+    def health(self) -> None:
+        if self._ended is not None:
+            raise EngineFailed(self._ended, dead=True)
+
+    def stats(self) -> EngineStats:
+        return self._scheduler.stats
+
+    async def close(self, grace: float = 0) -> None:
+        self._drained = asyncio.Event()
+        if self._admitted:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), grace)
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _sequences(self, request: GenerateRequest, stream: Stream) -> list[Sequence]:
+        params, options = request.sampling_params, self._options
+        seed = params.seed if params.seed is not None and params.seed != -1 else self._seeds.getrandbits(63)
+        # Without prefix caching the choices of one request still share their prompt, and nobody else does.
+        salt = f"shared {request.cache_salt or ''}" if options.enable_prefix_caching else f"own {uuid4().hex}"
+        interval = params.stream_interval or options.stream_interval
+        final_only = not request.stream and not params.stop
+        self._arrivals += 1
+        return [
+            Sequence(
+                request=request,
+                index=index,
+                arrival=self._arrivals,
+                stream=stream,
+                eos=frozenset(self.eos_token_ids),
+                max_model_len=self.max_model_len,
+                seed=seed + index,
+                salt=salt,
+                interval=UNTIL_THE_END if final_only else interval,
+            )
+            for index in range(params.n)
+        ]
+
+    # ------------------------------------------------------------------------------ the engine thread's side
+
+    def step(self) -> None:
+        """Schedule, run and sample, deliver: the whole engine."""
+        batch = self._scheduler.schedule()
+        try:
+            sampled = self._runner.run(batch)
+        except Exception as error:
+            self._fail(batch, error)
+        else:
+            moved = self._scheduler.advance(batch, sampled)
+            self._deliver([(sequence.stream, sequence.take_delta()) for sequence in moved if sequence.due()])
+            self._retire(sequence for sequence in moved if sequence.finish_reason is not None)
+        self._count_places()
+
+    def _run(self) -> None:
+        reason = "The engine is closed."
+        try:
+            while self._obey():
+                self.step()
+        except BaseException as error:
+            log.exception("The engine loop died")
+            reason = f"The engine is dead: {type(error).__name__}"
+        finally:
+            self._end(reason)
+            self._runner.close()
+
+    def _obey(self) -> bool:
+        """Takes in new requests and aborts; waits for one when there is nothing else to do. False: stop."""
+        while True:
+            idle = not (self._scheduler.running or self._scheduler.waiting)
+            try:
+                command = self._commands.get(block=idle)
+            except Empty:
+                return True
+            if command is None:
+                self._abort(list(self._live))
+                return False
+            if isinstance(command, _Abort):
+                self._abort([stream for stream, choices in self._live.items() if command.means(stream, choices)])
+            else:
+                leader = command[0]
+                leader.followers = command[1:]
+                self._live[leader.stream] = command
+                self._scheduler.add(leader)
+
+    def _abort(self, streams: ReadOnly[Stream]) -> None:
+        for stream in streams:
+            for sequence in self._drop(stream):
+                sequence.finish("abort")
+                self._deliver([(stream, sequence.take_delta())])
+                self._count_end("abort")
+
+    def _fail(self, batch: ReadOnly[Slice], error: Exception) -> None:
+        """A step failed: its requests get an error, the others never notice. A lost device takes the loop along."""
+        log.error("A step of %d sequences failed", len(batch), exc_info=error)
+        if not self._runner.alive():
+            raise error
+        self._scheduler.stats.failed_steps += 1
+        for stream in {work.sequence.stream for work in batch}:
+            for _ in self._drop(stream):
+                self._count_end("error")
+            self._deliver([(stream, EngineFailed("The engine failed while it worked on this request."))])
+
+    def _end(self, reason: str) -> None:
+        """Nobody waits for an engine that is gone. `_ended` first: whoever submits after the queue was emptied sees it."""
+        self._ended = reason
+        while not self._commands.empty():
+            command = self._commands.get()
+            if isinstance(command, list):
+                self._live[command[0].stream] = command
+        self._deliver([(stream, EngineFailed(reason, dead=True)) for stream in self._live])
+        self._live.clear()
+
+    def _drop(self, stream: Stream) -> list[Sequence]:
+        choices = self._live.pop(stream)
+        for sequence in choices:
+            self._scheduler.drop(sequence)
+        return choices
+
+    def _retire(self, finished: Iterable[Sequence]) -> None:
+        for sequence in finished:
+            choices = self._live[sequence.stream]
+            choices.remove(sequence)
+            if not choices:
+                del self._live[sequence.stream]
+            self._count_end(str(sequence.finish_reason))
+
+    def _deliver(self, events: ReadOnly[Event]) -> None:
+        """One wake-up per event loop and step. A loop that is gone has nobody left who could be told."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Event]] = defaultdict(list)
+        for event in events:
+            by_loop[event[0].loop].append(event)
+        for loop, its_events in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(hand_over, its_events)
+            except RuntimeError:
+                for stream in {stream for stream, _ in its_events}:
+                    self._commands.put(_Abort(stream=stream))
+
+    def _count_end(self, reason: str) -> None:
+        finished = self._scheduler.stats.finished
+        finished[reason] = finished.get(reason, 0) + 1
+
+    def _count_places(self) -> None:
+        stats, scheduler = self._scheduler.stats, self._scheduler
+        stats.steps += 1
+        stats.running, stats.waiting = len(scheduler.running), len(scheduler.waiting)
+        stats.blocks_total, stats.blocks_free = scheduler.pool.count, scheduler.pool.free

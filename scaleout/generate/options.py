@@ -1,0 +1,95 @@
+"""What an engine is told at start, what it promises about its bounds, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from attrs import define, field, frozen
+
+
+class ModelSource(Protocol):
+    """The part of the tokenizer package's `ModelFiles` that an engine reads. No tokenizer file is among it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def folder(self) -> Path | None: ...
+    @property
+    def gguf(self) -> Path | None: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> Sequence[int]: ...
+
+
+@frozen
+class ThinkingMarkers:
+    """Ids that open and close a model's thinking, for `thinking_token_budget`."""
+
+    start: Sequence[int]
+    end: Sequence[int]
+
+
+@frozen
+class EngineOptions:
+    """How to run a model. None means "decide from the model and the machine".
+
+    `kv_cache_memory` is in bytes; without it a GPU gives `gpu_memory_utilization` of its memory, a CPU a share of what is free.
+    `max_queued` bounds the choices that wait for a place: beyond it a request is refused at once instead of growing the queue.
+    `max_logprobs` -1 lifts the cap. `seed` fixes the choice of seeds for requests that bring none.
+    """
+
+    backend: str = "torch"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_queued: int = 1024
+    max_logprobs: int = 20
+    block_size: int | None = None
+    kv_cache_memory: int | None = None
+    gpu_memory_utilization: float = 0.9
+    enable_prefix_caching: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    stream_interval: int = 1
+    seed: int | None = None
+    thinking: ThinkingMarkers | None = None
+    engine_args: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen
+class EngineLimits:
+    """Bounds that a request is checked against before it reaches the loop."""
+
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_logprobs: int = 20
+    thinking: bool = False
+    tokenizer: bool = False
+
+
+@define
+class EngineStats:
+    """Gauges and counters for `/metrics`. Counters only grow; one engine thread writes, anybody reads."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    steps: int = 0
+    failed_steps: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    generated_tokens: int = 0
+    finished: dict[str, int] = field(factory=dict)
+    """Choices that ended, by finish reason; `error` counts those that a failed step took along."""
