@@ -122,14 +122,18 @@ def _read_flag(source: Source, spelled: str, attached: str | None, reading: _Wor
 
 
 def _set_inside(source: Source, flag: Flag, path: str, text: str) -> None:
-    given = source.settings.get(flag.name)
-    whole: Any = given.raw if given is not None and isinstance(given.raw, dict) else {}
+    given = source.settings.get(flag.name, Given({}, f"--{flag.name}"))
+    try:
+        whole = dict(OBJECT.read(given.raw))
+    except ValueError:
+        return  # what stands there already will be named as wrong
     inner = whole
     *parents, last = path.split(".")
     for key in parents:
-        inner = inner.setdefault(key, {})
+        inner[key] = dict(inner[key]) if isinstance(inner.get(key), dict) else {}
+        inner = inner[key]
     inner[last] = _json_or_text(text)
-    source.settings[flag.name] = Given(whole, f"--{flag.name}")
+    source.settings[flag.name] = Given(whole, given.where)
 
 
 def _json_or_text(text: str) -> Any:

@@ -1,0 +1,49 @@
+# Needs make and Python 3.11 or newer; everything else is set up in .venv on first use.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+BIN := .venv/bin
+READY := .venv/.ready
+
+# Where pyenv manages interpreters, it shows one version unless it is told to show all.
+SHOWN := $(shell command -v pyenv >/dev/null && pyenv versions --bare | grep -E '^3\.1[1-3]\.[0-9]+$$' | paste -sd:)
+TOX := $(if $(SHOWN),PYENV_VERSION=$(SHOWN)) $(BIN)/tox -q
+
+.PHONY: demo serve-demo test engine-test render-test lint format bench clean
+
+demo: $(READY)
+	@$(BIN)/scaleout demo
+
+serve-demo: $(READY)
+	@$(BIN)/scaleout demo --serve
+
+# The suite with the engine comes last, so that the run ends with its summary.
+test: lint render-test engine-test
+
+engine-test: $(READY)
+	@$(BIN)/python -m pytest -q -m "not peer"
+
+render-test: $(READY)
+	@$(TOX) run -f render
+
+lint: $(READY)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: $(READY)
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(READY)
+	@$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv .tox .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[engine,dev]'
+	@touch $@
