@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import attrs
 import cattrs
@@ -239,8 +239,12 @@ def drop_nulls(value: dict[str, Json]) -> dict[str, Json]:
     return {key: item for key, item in value.items() if item is not None}
 
 
-def _is_sequence(of: Any) -> bool:
-    return get_origin(of) in (Sequence, list)
+def _is_a(*kinds: Any) -> Callable[[Any], bool]:
+    def is_a(of: Any) -> bool:
+        origin: Any = get_origin(of)
+        return origin in kinds
+
+    return is_a
 
 
 converter = cattrs.Converter(detailed_validation=True)
@@ -248,7 +252,7 @@ for _type, _read in ((int, read_int), (float, read_float), (bool, read_bool), (s
     converter.register_structure_hook(_type, _read)
 converter.register_structure_hook_func(lambda of: of is TokenIds, read_ids)
 converter.register_unstructure_hook_func(lambda of: of is TokenIds, lambda value: value)
-converter.register_structure_hook_factory(_is_sequence, _read_sequence)
-converter.register_structure_hook_factory(lambda of: str(get_origin(of)) == "typing.Literal", _read_literal)
-converter.register_structure_hook_func(lambda of: get_origin(of) in (Mapping, dict), read_object)
-converter.register_unstructure_hook_func(lambda of: get_origin(of) in (Mapping, dict), lambda value: value)
+converter.register_structure_hook_factory(_is_a(Sequence, list), _read_sequence)
+converter.register_structure_hook_factory(_is_a(Literal), _read_literal)
+converter.register_structure_hook_func(_is_a(Mapping, dict), read_object)
+converter.register_unstructure_hook_func(_is_a(Mapping, dict), lambda value: value)

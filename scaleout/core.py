@@ -101,7 +101,7 @@ class SamplingWishes:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: TokenIds | None = None
-    logit_bias: Mapping[str, float] | None = None
+    logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Sequence[str] = ()
     skip_special_tokens: bool = True
@@ -266,13 +266,17 @@ class PositionLogprobs:
     top: Sequence[TokenLogprob] = ()
 
 
+PromptLogprobs = Sequence[Mapping[int, TokenLogprob] | None]
+"""Per prompt position the ids that were asked for, by id; None at position 0, which nothing precedes."""
+
+
 @frozen
 class PromptInfo:
-    """What an engine says about the prompt once, with a choice's first delta. `logprobs` has None at position 0."""
+    """What an engine says about the prompt once, with a choice's first delta."""
 
     token_ids: TokenIds | None = None
     cached_tokens: int | None = None
-    logprobs: Sequence[Mapping[int, TokenLogprob] | None] | None = None
+    logprobs: PromptLogprobs | None = None
 
 
 @frozen
@@ -302,7 +306,7 @@ class GenerateResponse:
     created: int | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
-    prompt_logprobs: Json = None
+    prompt_logprobs: PromptLogprobs | None = None
     kv_transfer_params: Mapping[str, Json] | None = None
     ec_transfer_params: Mapping[str, Json] | None = None
 
@@ -315,7 +319,7 @@ class GenerateChunk:
     choices: Sequence[TokenDelta]
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
-    prompt_logprobs: Json = None
+    prompt_logprobs: PromptLogprobs | None = None
     kv_transfer_params: Mapping[str, Json] | None = None
     ec_transfer_params: Mapping[str, Json] | None = None
 

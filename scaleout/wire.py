@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import fields
@@ -15,7 +15,7 @@ from scaleout.core import (
     GenerateResponse,
     Json,
     PositionLogprobs,
-    PromptInfo,
+    PromptLogprobs,
     SamplingParams,
     TokenDelta,
     TokenLogprob,
@@ -170,19 +170,49 @@ def _write_logprob(one: TokenLogprob) -> dict[str, Json]:
     return {"token_id": one.token_id, "logprob": finite(one.logprob), "rank": one.rank or None}
 
 
-def write_prompt_logprobs(info: PromptInfo | None) -> Json:
-    """Per prompt position `{"<id>": {logprob, rank, decoded_token}}`, null at the first."""
-    if info is None or info.logprobs is None:
+def write_prompt_logprobs(given: PromptLogprobs | None, spell: Callable[[int], str] | None = None) -> Json:
+    """Per prompt position `{"<id>": {logprob, rank, decoded_token}}`, null at the first. Engines that know no text spell no token."""
+    if given is None:
         return None
     return [
         None
         if position is None
         else {
-            str(one.token_id): {"logprob": finite(one.logprob), "rank": one.rank or None, "decoded_token": None}
+            str(one.token_id): {
+                "logprob": finite(one.logprob),
+                "rank": one.rank or None,
+                "decoded_token": None if spell is None else spell(one.token_id),
+            }
             for one in position.values()
         }
-        for position in info.logprobs
+        for position in given
     ]
+
+
+def read_prompt_logprobs(value: Json, _: Any = None) -> list[dict[int, TokenLogprob] | None]:
+    """The inverse of `write_prompt_logprobs`."""
+    positions: list[dict[int, TokenLogprob] | None] = []
+    for i, entry in enumerate(codec.expect_list(value)):
+        try:
+            positions.append(None if entry is None else _read_prompt_position(entry))
+        except Unfit as e:
+            raise Unfit(str(e), f".{i}{e.path}") from None
+    return positions
+
+
+def _read_prompt_position(entry: Json) -> dict[int, TokenLogprob]:
+    position = {}
+    for key, one in read_object(entry).items():
+        try:
+            token_id = read_int(key)
+            rank = read_object(one).get("rank")
+            logprob = TokenLogprob(token_id, read_float(one.get("logprob")), None if rank is None else read_int(rank))
+        except Unfit as e:
+            raise Unfit(str(e), f".{key}") from None
+        if token_id < 0:
+            raise Unfit("Input should be greater than or equal to 0", f".{key}")
+        position[token_id] = logprob
+    return position
 
 
 def _write_choice(delta: TokenDelta) -> dict[str, Json]:
@@ -206,7 +236,7 @@ def write_generate_response(response: GenerateResponse) -> dict[str, Json]:
         "model": response.model,
         "created": response.created,
         "usage": None if response.usage is None else write_usage(response.usage),
-        "prompt_logprobs": response.prompt_logprobs,
+        "prompt_logprobs": write_prompt_logprobs(response.prompt_logprobs),
         "prompt_token_id_logprobs": None,
         "prompt_token_ids": response.prompt_token_ids,
         "mm_placeholders": None,
@@ -237,10 +267,13 @@ def write_generate_chunk(chunk: GenerateChunk, tokens_so_far: int = 0) -> dict[s
         "usage": None if chunk.usage is None else write_usage(chunk.usage, details=False),
     }
     # The peer loses these four in streams; a key that is null stays out, as its clients expect.
-    for name in ("prompt_token_ids", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params"):
-        value = getattr(chunk, name)
-        if value is not None:
-            wire[name] = value
+    once = {
+        "prompt_token_ids": chunk.prompt_token_ids,
+        "prompt_logprobs": write_prompt_logprobs(chunk.prompt_logprobs),
+        "kv_transfer_params": chunk.kv_transfer_params,
+        "ec_transfer_params": chunk.ec_transfer_params,
+    }
+    wire.update((name, value) for name, value in once.items() if value is not None)
     wire["output_mode"] = "tokens"
     choices = []
     for delta in chunk.choices:
@@ -335,6 +368,7 @@ def _read_stop_reason(value: Json, _: Any) -> int | str | None:
 
 
 codec.accept(Sequence[PositionLogprobs], lambda value, _: value)
+codec.accept(PromptLogprobs, read_prompt_logprobs)
 codec.accept(int | str | None, _read_stop_reason)
 codec.prepare(SamplingParams, _prepare_sampling_params)
 codec.prepare(GenerateRequest, _prepare_generate_request)

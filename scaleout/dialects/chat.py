@@ -14,6 +14,7 @@ from scaleout.core import (
     ChatRequest,
     ChoiceAnswer,
     ChoiceDelta,
+    CompletionRequest,
     Content,
     DecodedLogprob,
     DecodedPosition,
@@ -31,6 +32,7 @@ from scaleout.wire import write_usage
 NAME = "chat"
 PATH = "/v1/chat/completions"
 ID_PREFIX = "chatcmpl"
+NAMED_EVENTS = False
 
 
 @define(kw_only=True, slots=True)
@@ -121,7 +123,9 @@ def _read_documents(documents: Sequence[Mapping[str, Json]] | None) -> Sequence[
 # ---------------------------------------------------------------------------------------------- answers
 
 
-def response(head: AnswerHead, request: ChatRequest | None, answers: Sequence[ChoiceAnswer], usage: Usage) -> Json:
+def response(
+    head: AnswerHead, request: ChatRequest | CompletionRequest | None, answers: Sequence[ChoiceAnswer], usage: Usage
+) -> Json:
     """A whole `chat.completion`, every key present."""
     show_ids = request is not None and request.options.return_token_ids
     return {
@@ -172,23 +176,21 @@ def _call(call: CallAnswer) -> Json:
 def _logprobs(positions: Sequence[DecodedPosition] | None) -> Json:
     if positions is None:
         return None
-    return {
-        "content": [{**_logprob(p.sampled), "top_logprobs": [_logprob(top) for top in p.top]} for p in positions]
-    }
+    return {"content": [{**_logprob(p.sampled), "top_logprobs": [_logprob(top) for top in p.top]} for p in positions]}
 
 
 def _logprob(one: DecodedLogprob) -> dict[str, Json]:
     return {"token": one.token, "logprob": one.logprob, "bytes": None if one.bytes is None else list(one.bytes)}
 
 
-def open_stream(request: ChatRequest | None) -> dict[str, Json]:
+def open_stream(request: ChatRequest | CompletionRequest | None) -> dict[str, Json]:
     """What the chunks of one choice must remember, as JSON: whether the role was sent, whether ids are shown."""
     return {"ids": True} if request is not None and request.options.return_token_ids else {}
 
 
 def chunk(
     head: AnswerHead, carry: dict[str, Json], delta: ChoiceDelta | None, usage: Usage | None
-) -> tuple[dict[str, Json], Json]:
+) -> tuple[dict[str, Json], list[Json]]:
     """One `chat.completion.chunk`; `delta` None is the usage chunk. Returns the changed `carry` beside it.
 
     Ids of the prompt travel with the first chunk of a choice only.
@@ -206,7 +208,7 @@ def chunk(
         "metrics": None,
     }
     if delta is None:
-        return carry, wire
+        return carry, [wire]
     show_ids = bool(carry.get("ids"))
     first = not carry.get("role")
     wire["choices"] = [
@@ -223,7 +225,7 @@ def chunk(
         carry = {**carry, "role": True}
         if show_ids:
             wire["prompt_token_ids"] = head.prompt_token_ids
-    return carry, wire
+    return carry, [wire]
 
 
 def _delta(delta: ChoiceDelta, first: bool) -> dict[str, Json]:

@@ -10,6 +10,7 @@ from scaleout import codec
 from scaleout.codec import Unfit
 from scaleout.core import (
     AnswerHead,
+    ChatRequest,
     ChoiceAnswer,
     ChoiceDelta,
     CompletionRequest,
@@ -25,6 +26,7 @@ from scaleout.wire import write_usage
 NAME = "completions"
 PATH = "/v1/completions"
 ID_PREFIX = "cmpl"
+NAMED_EVENTS = False
 DEFAULT_MAX_TOKENS = 16
 
 
@@ -91,7 +93,9 @@ def _ids(value: Json, path: str) -> list[int]:
 # ---------------------------------------------------------------------------------------------- answers
 
 
-def response(head: AnswerHead, request: CompletionRequest | None, answers: Sequence[ChoiceAnswer], usage: Usage) -> Json:
+def response(
+    head: AnswerHead, request: ChatRequest | CompletionRequest | None, answers: Sequence[ChoiceAnswer], usage: Usage
+) -> Json:
     """A whole `text_completion`, every key present."""
     show_ids = request is not None and request.options.return_token_ids
     return {
@@ -133,14 +137,14 @@ def _logprobs(positions: Sequence[DecodedPosition] | None) -> Json:
     }
 
 
-def open_stream(request: CompletionRequest | None) -> dict[str, Json]:
+def open_stream(request: ChatRequest | CompletionRequest | None) -> dict[str, Json]:
     """What the chunks of one choice must remember, as JSON."""
     return {"ids": True} if request is not None and request.options.return_token_ids else {}
 
 
 def chunk(
     head: AnswerHead, carry: dict[str, Json], delta: ChoiceDelta | None, usage: Usage | None
-) -> tuple[dict[str, Json], Json]:
+) -> tuple[dict[str, Json], list[Json]]:
     """One streamed `text_completion`; `delta` None is the usage chunk. Returns the changed `carry` beside it."""
     wire: dict[str, Json] = {
         "id": head.id,
@@ -153,7 +157,7 @@ def chunk(
         "metrics": None,
     }
     if delta is None:
-        return carry, wire
+        return carry, [wire]
     show_ids = bool(carry.get("ids"))
     first_with_ids = show_ids and not carry.get("begun")
     wire["choices"] = [
@@ -167,7 +171,7 @@ def chunk(
             "token_ids": delta.token_ids if show_ids else None,
         }
     ]
-    return ({**carry, "begun": True} if first_with_ids else carry), wire
+    return ({**carry, "begun": True} if first_with_ids else carry), [wire]
 
 
 def says_something(delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:

@@ -93,7 +93,9 @@ def check_shared(body: SharedBody) -> None:
     if body.use_beam_search:
         raise BadRequest("Beam search is not supported", "use_beam_search")
     if body.stream_options is not None and not body.stream:
-        raise BadRequest("Stream options can only be defined when `stream=True`. (parameter=stream_options)", "stream_options")
+        raise BadRequest(
+            "Stream options can only be defined when `stream=True`. (parameter=stream_options)", "stream_options"
+        )
     prompt_logprobs = body.prompt_logprobs
     if prompt_logprobs is not None:
         if body.stream and (prompt_logprobs > 0 or prompt_logprobs == -1):

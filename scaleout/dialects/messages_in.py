@@ -161,7 +161,9 @@ def _read_tool(value: Json, path: str) -> Tool:
         raise invalid(f"{path}.type", "Input should be 'function'")
     function = value.get("function")
     if not isinstance(function, dict):
-        raise invalid(f"{path}.function", "Field required" if function is None else "Input should be a valid dictionary")
+        raise invalid(
+            f"{path}.function", "Field required" if function is None else "Input should be a valid dictionary"
+        )
     name = function.get("name")
     if not isinstance(name, str):
         raise invalid(f"{path}.function.name", "Field required" if name is None else "Input should be a valid string")
@@ -201,7 +203,9 @@ def read_tool_choice(body: Mapping[str, Json], tools: Sequence[Tool] | None) -> 
     function = value.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not name:
-        raise BadRequest('Expected field `function` with a `name` in `tool_choice`. (parameter=tool_choice)', "tool_choice")
+        raise BadRequest(
+            "Expected field `function` with a `name` in `tool_choice`. (parameter=tool_choice)", "tool_choice"
+        )
     if all(tool.name != name for tool in tools):
         raise BadRequest(
             "The tool specified in `tool_choice` does not match any of the specified `tools` (parameter=tool_choice)",

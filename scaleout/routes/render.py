@@ -1,7 +1,64 @@
-"""The render routes."""
+"""`{dialect}/render`: a request of any dialect → what to send to a token engine."""
 
 from __future__ import annotations
 
-from scaleout.routes.table import Route
+from uuid import uuid4
 
-ROUTES: tuple[Route, ...] = ()
+from aiohttp import web
+from attrs import evolve
+
+from scaleout.codec import dumps
+from scaleout.core import CompletionRequest, GenerateRequest, Json
+from scaleout.dialects import DIALECTS, Dialect, Request
+from scaleout.errors import BadRequest
+from scaleout.pipeline import Front
+from scaleout.pipeline.derendering import dump_stream_state, open_choice, open_head
+from scaleout.routes.answers import raw_json
+from scaleout.routes.body import read_json
+from scaleout.routes.keys import CONFIG, METRICS, REQUEST_ID, STAGES
+from scaleout.routes.table import Handler, Route
+from scaleout.routes.work import run
+from scaleout.wire import write_generate_request
+
+
+def stem(request: web.Request, wanted: Request) -> str:
+    """What a request's id is made of: the caller's header, the body's id, or chance."""
+    return request.get(REQUEST_ID) or wanted.options.request_id or uuid4().hex[:16]
+
+
+def make_handler(dialect: Dialect) -> Handler:
+    async def render(request: web.Request) -> web.StreamResponse:
+        body = await read_json(request)
+        front = await request.app[STAGES].front()
+        limit = request.app[CONFIG].limits.max_request_id_chars
+
+        def work() -> tuple[bytes, int]:
+            wanted = dialect.parse(body)
+            model = request.app[STAGES].served(wanted.options.model)
+            if len(wanted.options.request_id or "") > limit:
+                raise BadRequest(f"request_id is longer than {limit} characters", "request_id")
+            rendered = front.render(wanted, f"{dialect.ID_PREFIX}-{stem(request, wanted)}")
+            if wanted.options.return_derender_state:
+                rendered = [with_state(front, dialect, wanted, one, model) for one in rendered]
+            wire: Json = [write_generate_request(one) for one in rendered]
+            if not isinstance(wanted, CompletionRequest):
+                (wire,) = wire
+            return dumps(wire), sum(len(one.token_ids) for one in rendered)
+
+        payload, tokens = await run(request, work)
+        request.app[METRICS].rendered_tokens.inc(tokens)
+        return raw_json(payload)
+
+    return render
+
+
+def with_state(
+    front: Front, dialect: Dialect, wanted: Request, rendered: GenerateRequest, model: str
+) -> GenerateRequest:
+    """The first derender state travels with the rendered request, so that nobody has to send the prompt back."""
+    head = open_head(dialect, rendered.request_id, model)
+    state = open_choice(front, dialect, wanted, head, 0, rendered.token_ids, len(rendered.token_ids))
+    return evolve(rendered, derender_state=dump_stream_state(front, dialect, state))
+
+
+ROUTES: tuple[Route, ...] = tuple(("POST", f"{dialect.PATH}/render", make_handler(dialect)) for dialect in DIALECTS)

@@ -1,0 +1,137 @@
+"""A coupled answer: the same three stages that a split deployment calls one by one, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+
+from attrs import evolve
+
+from scaleout.core import AnswerHead, GenerateChunk, GenerateRequest, Json, TokenDelta, Usage
+from scaleout.dialects import Dialect, Request
+from scaleout.generate.engine import Engine
+from scaleout.pipeline.derendering import derender_chunk, derender_whole, open_choice
+from scaleout.pipeline.generating import Watch, generate_chunks, generate_whole
+from scaleout.pipeline.stages import Front
+
+Chunks = AsyncGenerator[tuple[int, GenerateChunk], None]
+"""Chunks of several prompts, each with the prompt's place in the request."""
+
+
+async def answer_whole(
+    front: Front,
+    engine: Engine,
+    dialect: Dialect,
+    request: Request,
+    rendered: Sequence[GenerateRequest],
+    head: AnswerHead,
+) -> Json:
+    """generate and derender a rendered request. The engine is stopped where a stop string ends the answer."""
+    async with asyncio.TaskGroup() as group:
+        jobs = [
+            group.create_task(generate_whole(engine, for_engine(one), head.model, _watch_stops(front, request, one)))
+            for one in rendered
+        ]
+    responses = [job.result() for job in jobs]
+    return derender_whole(front, dialect, request, responses, [one.token_ids for one in rendered], head=head)
+
+
+async def answer_stream(
+    front: Front,
+    engine: Engine,
+    dialect: Dialect,
+    request: Request,
+    rendered: Sequence[GenerateRequest],
+    head: AnswerHead,
+) -> AsyncIterator[Json]:
+    """The chunks of a streamed answer as they come. Closing the iterator aborts what still runs."""
+    n = rendered[0].sampling_params.n
+    choices = [
+        [
+            open_choice(front, dialect, request, evolve(head, prompt_token_ids=one.token_ids), i * n + k, one.token_ids)
+            for k in range(n)
+        ]
+        for i, one in enumerate(rendered)
+    ]
+    still_open = len(rendered) * n
+    cached: int | None = None
+    async with aclosing(_generate_all(engine, rendered)) as chunks:
+        async for i, chunk in chunks:
+            if not chunk.choices:
+                cached = None if chunk.usage is None else chunk.usage.cached_tokens
+                continue
+            given = chunk.choices[0]
+            state = choices[i][given.index]
+            if state.derender.closed:
+                continue
+            delta, events = derender_chunk(
+                front, dialect, state, evolve(chunk, choices=[evolve(given, index=i * n + given.index)])
+            )
+            if delta is not None and dialect.says_something(delta, state.carry):
+                for event in events:
+                    yield event
+            still_open -= state.derender.closed
+            # Where the answer is complete there may be nothing left to wait for but the engine's count.
+            if not still_open and request.sampling.stop:
+                break
+    options = request.options.stream_options
+    if options is not None and options.include_usage:
+        sampled = sum(state.derender.tokens for states in choices for state in states)
+        usage = Usage(sum(len(one.token_ids) for one in rendered), sampled, cached)
+        _, events = dialect.chunk(head, choices[0][0].carry, None, usage)
+        for event in events:
+            yield event
+
+
+def for_engine(rendered: GenerateRequest) -> GenerateRequest:
+    """The request as an engine gets it: stop strings stay with the stage that knows text, so ids must come as they are made."""
+    if not rendered.sampling_params.stop:
+        return rendered
+    return evolve(rendered, stream=True, sampling_params=evolve(rendered.sampling_params, stop=()))
+
+
+def _watch_stops(front: Front, request: Request, rendered: GenerateRequest) -> Watch | None:
+    """Reads along to see when the last choice has come to a stop string."""
+    if not request.sampling.stop:
+        return None
+    states = [front.derenderer.begin(request, rendered.token_ids, "") for _ in range(rendered.sampling_params.n)]
+
+    def all_closed(delta: TokenDelta) -> bool:
+        front.derenderer.feed(states[delta.index], delta)
+        return all(state.closed for state in states)
+
+    return all_closed
+
+
+async def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest]) -> Chunks:
+    if len(rendered) == 1:
+        async with aclosing(generate_chunks(engine, for_engine(rendered[0]))) as only:
+            async for chunk in only:
+                yield 0, chunk
+        return
+    ready: asyncio.Queue[tuple[int, GenerateChunk | BaseException | None]] = asyncio.Queue(maxsize=2 * len(rendered))
+
+    async def pump(place: int, one: GenerateRequest) -> None:
+        last: BaseException | None = None
+        try:
+            async with aclosing(generate_chunks(engine, for_engine(one))) as chunks:
+                async for chunk in chunks:
+                    await ready.put((place, chunk))
+        except Exception as error:
+            last = error
+        await ready.put((place, last))
+
+    pumps = [asyncio.create_task(pump(i, one)) for i, one in enumerate(rendered)]
+    try:
+        for _ in pumps:
+            while (item := await ready.get())[1] is not None:
+                place, chunk = item
+                if isinstance(chunk, BaseException):
+                    raise chunk
+                assert chunk is not None
+                yield place, chunk
+    finally:
+        for one_pump in pumps:
+            one_pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

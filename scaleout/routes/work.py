@@ -1,0 +1,24 @@
+"""Where a request's work is done: at once when it is small, in a thread when it would keep other requests waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from aiohttp import web
+
+from scaleout.routes.keys import POOL
+
+T = TypeVar("T")
+
+SMALL_BODY = 32 << 10
+"""Bytes. Below this, work takes well under a millisecond, and the way to a thread and back would cost more."""
+
+
+async def run(request: web.Request, work: Callable[[], T]) -> T:
+    """`work()`, without holding up the event loop for long."""
+    length = request.content_length
+    if length is not None and length <= SMALL_BODY:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(request.app[POOL], work)
