@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -82,5 +82,11 @@ class _Gauges(Collector):
         stats = self._engine_stats() if self._engine_stats is not None else None
         if stats is not None:
             for name, value in attrs.asdict(stats, recurse=False).items():
+                text = f"Engine: {name.replace('_', ' ')}."
                 if isinstance(value, int | float):
-                    yield GaugeMetricFamily(f"scaleout_engine_{name}", f"Engine: {name.replace('_', ' ')}.", value)
+                    yield GaugeMetricFamily(f"scaleout_engine_{name}", text, value)
+                elif isinstance(value, Mapping):
+                    family = GaugeMetricFamily(f"scaleout_engine_{name}", text, labels=("kind",))
+                    for kind, count in list(value.items()):
+                        family.add_metric((kind,), count)
+                    yield family

@@ -47,6 +47,7 @@ class EventStream:
         """`keep_alive`: seconds of silence after which a comment is sent; 0 sends none."""
         self.response = web.StreamResponse(headers=HEADERS | (headers or {}))
         self.closed = False
+        self.comments = 0
         self._request = request
         self._keep_alive = keep_alive
         self._stalled_after = stalled_after
@@ -103,6 +104,7 @@ class EventStream:
             await asyncio.sleep(self._keep_alive)
             if self._writes_begun == begun == self._writes_ended:
                 await self.write(KEEP_ALIVE)
+                self.comments += 1
             begun = self._writes_begun
 
     async def _give_up_stalled_client(self) -> None:
