@@ -24,7 +24,7 @@ COPY conf /etc/scaleout
 ENV PATH=/opt/scaleout/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     SCALEOUT_CONFIG=/etc/scaleout
-USER scaleout
+USER 10001
 WORKDIR /home/scaleout
 EXPOSE 8000
 STOPSIGNAL SIGTERM

@@ -44,6 +44,6 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv"
+	@echo "setting up .venv: this happens once and takes a while"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[engine,dev]'
 	@touch $@
