@@ -252,8 +252,8 @@ class Derenderer:
             "window": dump_window(state.window),
             "counts": [state.calls, state.tokens, state.offset, int(state.closed)],
         }
-        if state.parser is not None and self.format is not None:
-            wire["parser"] = parsers.dump_state(self.format, state.parser)
+        if state.parser is not None:
+            wire["parser"] = parsers.dump_state(state.parser)
         if state.held:
             wire["held"] = state.held
         if state.echo:
