@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 from aiohttp import web
 
@@ -35,7 +36,8 @@ from scaleout.routes.table import mount
 
 LOG = logging.getLogger(__name__)
 
-LOADING = web.AppKey("loading", asyncio.Task[None])
+POOL_NAME = "front"
+LOADING: web.AppKey[asyncio.Task[None]] = web.AppKey("loading", asyncio.Task)
 """Loads the model. `run` waits for it while the health routes already answer."""
 
 
@@ -63,7 +65,7 @@ def make_app(config: ModeConfig, *, load_in_background: bool = False) -> web.App
     root_path = config.root_path.rstrip("/")
     tables = route_tables(config)
     named = mount(app, tables, root_path)
-    app[ROUTE_NAMES] = [f"{method} {path}" for table in tables for method, path, _ in table.routes]
+    app[ROUTE_NAMES] = sorted(f"{method} {path}" for table in tables for method, path, _ in table.routes)
     quiet = frozenset(config.disable_access_log_for_endpoints) if config.access_log else None
     app.middlewares.append(count_requests(app[METRICS], named, quiet))
     app.middlewares.append(shape_errors(hints(config), root_path))
@@ -84,9 +86,9 @@ def make_app(config: ModeConfig, *, load_in_background: bool = False) -> web.App
 
 
 async def worker_threads(app: web.Application) -> AsyncIterator[None]:
-    with ThreadPoolExecutor(app[CONFIG].renderer_threads, thread_name_prefix="render") as pool:
-        app[POOL] = pool
-        yield
+    app[POOL] = ThreadPoolExecutor(app[CONFIG].renderer_threads, thread_name_prefix=POOL_NAME)
+    yield
+    app[POOL].shutdown(wait=False, cancel_futures=True)
 
 
 def loaded_stages(in_background: bool) -> Callable[[web.Application], AsyncIterator[None]]:
@@ -130,41 +132,59 @@ def run(config: ModeConfig) -> int:
     listener = bind(config)
     try:
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            code = runner.run(serve(config, listener))
+            if not runner.run(serve(config, listener)) or stuck_threads():
+                # A model half loaded, a template without end: no thread can be stopped, and nobody waits for its result.
+                end_at_once(config, 0)
     finally:
         listener.close()
-        if config.uds:
-            Path(config.uds).unlink(missing_ok=True)
-    if threading.active_count() > 1:
-        # A template that never ends, or a model still loading, holds its thread: nothing it could still do is wanted.
-        logging.shutdown()
-        os._exit(code)
-    return code
+        forget_socket(config)
+    return 0
 
 
-async def serve(config: ModeConfig, listener: socket.socket) -> int:
-    """Load, answer, and drain on a signal."""
+def stuck_threads() -> bool:
+    """Whether a worker thread is still at it, a moment after its pool was closed."""
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith(POOL_NAME)]
+    for thread in workers:
+        thread.join(1)
+    return any(thread.is_alive() for thread in workers)
+
+
+def end_at_once(config: ModeConfig, code: int) -> NoReturn:
+    forget_socket(config)
+    logging.shutdown()
+    os._exit(code)
+
+
+def forget_socket(config: ModeConfig) -> None:
+    if config.uds:
+        Path(config.uds).unlink(missing_ok=True)
+
+
+async def serve(config: ModeConfig, listener: socket.socket) -> bool:
+    """Load, answer, and drain on a signal. Returns whether loading has ended."""
     stop = asyncio.Event()
-    listen_for_signals(stop)
+    listen_for_signals(config, stop)
     app = make_app(config, load_in_background=True)
     runner = web.AppRunner(app, shutdown_timeout=LAST_SECONDS)
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
     stopped = asyncio.create_task(stop.wait(), name="wait for a signal")
     LOG.info("%s mode on %s, loading %s", config.mode.value, address(listener), config.served_model_names[0])
+    loading = app[LOADING]
     try:
         began = time.perf_counter()
-        await asyncio.wait((app[LOADING], stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not stopped.done():
-            await app[LOADING]
+        await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            loading.result()
             LOG.info("ready after %.1f s", time.perf_counter() - began)
             await stopped
         await drain(app[LIFECYCLE], config.shutdown_timeout)
     finally:
+        loaded = loading.done()
         stopped.cancel()
-        app[LOADING].cancel()
+        loading.cancel()
         await runner.cleanup()
-    return 0
+    return loaded
 
 
 async def drain(lifecycle: Lifecycle, grace: float) -> None:
@@ -175,14 +195,13 @@ async def drain(lifecycle: Lifecycle, grace: float) -> None:
         LOG.warning("shutting down: %d requests did not finish in time and are ended", lifecycle.in_flight)
 
 
-def listen_for_signals(stop: asyncio.Event) -> None:
+def listen_for_signals(config: ModeConfig, stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
 
     def on_signal(number: int) -> None:
         if stop.is_set():
             LOG.warning("second signal: ending at once")
-            logging.shutdown()
-            os._exit(128 + number)
+            end_at_once(config, 128 + number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -70,7 +70,7 @@ def shape_errors(hints: Mapping[str, str], root_path: str) -> Middleware:
         except RequestError as caught:
             error = caught
             if error.status == 500:
-                LOG.error("%s %s: %s", request.method, request.path, error.message)
+                LOG.error("%s %s: %s", request.method, request.rel_url.raw_path, error.message)
         except web.HTTPException as caught:
             if caught.status < 400:
                 raise
@@ -79,10 +79,10 @@ def shape_errors(hints: Mapping[str, str], root_path: str) -> Middleware:
         except Exception as caught:
             if isinstance(caught, ConnectionError) and client_is_gone(request):
                 return leave(request)
-            LOG.exception("%s %s failed", request.method, request.path)
+            LOG.exception("%s %s failed", request.method, request.rel_url.raw_path)
             error = RequestError(INTERNAL)
         anthropic = bare_path(request, root_path).startswith("/v1/messages")
-        stream = request.get(STREAM)
+        stream: EventStream | None = request.get(STREAM)
         if stream is not None and stream.started:
             if stream.closed:
                 return stream.response
@@ -113,7 +113,7 @@ def client_is_gone(request: web.Request) -> bool:
 
 def leave(request: web.Request) -> web.StreamResponse:
     """Nobody reads any more: whatever has been sent is the answer."""
-    stream = request.get(STREAM)
+    stream: EventStream | None = request.get(STREAM)
     return stream.response if stream is not None and stream.started else web.Response(status=CLIENT_GONE)
 
 

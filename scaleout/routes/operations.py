@@ -100,6 +100,7 @@ def _card(name: str, root: str, max_model_len: int) -> Json:
 
 async def server_info(request: web.Request) -> web.Response:
     """What this server is and can do, for people and for a program that puts the stages together."""
+    route_names = request.app[ROUTE_NAMES]
     config, files = request.app[CONFIG], request.app[STAGES].files
     return json_response(
         {
@@ -113,7 +114,7 @@ async def server_info(request: web.Request) -> web.Response:
             "engine": config.engine_backend,
             "tool_call_parser": config.tool_call_parser,
             "reasoning_parser": config.reasoning_parser,
-            "routes": sorted(request.app[ROUTE_NAMES]),
+            "routes": route_names,
         }
     )
 

@@ -56,7 +56,8 @@ class EventStream:
         self._watchers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._request[STREAM] = self
+        stream: EventStream = self
+        self._request[STREAM] = stream
         self._watchers.append(asyncio.create_task(self._give_up_stalled_client()))
         if self._keep_alive > 0:
             self._watchers.append(asyncio.create_task(self._comfort_waiting_client()))
@@ -116,5 +117,5 @@ class EventStream:
             begun = self._writes_begun
 
 
-STREAM = web.RequestKey("stream", EventStream)
+STREAM: web.RequestKey[EventStream] = web.RequestKey("stream", EventStream)
 """Where the error middleware finds a stream that has begun."""

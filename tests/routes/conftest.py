@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from serving import Server, serving
 
 from scaleout.app import make_app
 from scaleout.config import EngineOptions, Limits, Mode, ModeConfig
 from scaleout.routes.table import RouteTable, mount
-
-from .serving import Server, serving
 
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[..., Server]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from serving import Server, read_answer
 
 from scaleout.config import Mode
 from scaleout.routes.auth import OPEN_PATHS
 
 from .conftest import Serve
-from .serving import Server, read_answer
 
 KEYS = ("first-key", "zweiter-schlüssel")
 
@@ -94,7 +94,16 @@ def test_anything_else_does_not(server: Server, headers: dict[str, str]) -> None
 
 @pytest.mark.parametrize(
     "path",
-    ["/nothing", "/", "/v1", "//health", "/health/x", "/%2e%2e/v1/models", "/health/../v1/models", "/v1/models#/health"],
+    [
+        "/nothing",
+        "/",
+        "/v1",
+        "//health",
+        "/health/x",
+        "/%2e%2e/v1/models",
+        "/health/../v1/models",
+        "/v1/models#/health",
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "TRACE"])
 def test_paths_without_a_route_say_nothing_without_a_key(server: Server, path: str, method: str) -> None:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 from aiohttp import web
+from serving import Server, read_answer, serving
 
-from scaleout.config import Mode
+from scaleout.app import make_app
+from scaleout.config import Mode, ModeConfig
 from scaleout.errors import BadRequest, EngineFailed, InvalidField, NotSupported, Overloaded, StaleState
 from scaleout.routes.answers import MAX_MESSAGE
 from scaleout.routes.table import RouteTable, mount
 
 from .conftest import Serve
-from .serving import Server, read_answer
 
 
 @pytest.mark.parametrize(
     ("raised", "status", "kind", "param", "message"),
     [
         (BadRequest("n must be 1", "n", 2), 400, "BadRequestError", "n", "n must be 1 (parameter=n, value=2)"),
-        (InvalidField("1 validation error:\n  body.n: no", "body.n"), 400, "Bad Request", "body.n", "1 validation error:\n  body.n: no"),
+        (
+            InvalidField("1 validation error:\n  body.n: no", "body.n"),
+            400,
+            "Bad Request",
+            "body.n",
+            "1 validation error:\n  body.n: no",
+        ),
         (StaleState("old state", "stream_state"), 400, "BadRequestError", "stream_state", "old state"),
         (NotSupported("no tokenizer"), 501, "NotImplementedError", None, "no tokenizer"),
         (EngineFailed("a step failed"), 500, "InternalServerError", None, "a step failed"),
@@ -102,7 +110,9 @@ def server(serve: Serve) -> Server:
     return serve(root_path="/api")
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/", "/v1/nothing", "/health//", "/v1%2Fmodels", "/%FF", "/nothing%0d%0aX:%20y"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/", "/v1/nothing", "/health//", "/v1%2Fmodels", "/%FF", "/nothing%0d%0aX:%20y"]
+)
 def test_an_unknown_path_is_a_json_404(server: Server, path: str) -> None:
     for method in ("GET", "POST"):
         answer = server.ask(method, path, b"{}" if method == "POST" else None)
@@ -110,8 +120,13 @@ def test_an_unknown_path_is_a_json_404(server: Server, path: str) -> None:
         assert answer.error["type"] == "NotFoundError"
 
 
-@pytest.mark.parametrize(("method", "path", "allow"), [("POST", "/v1/models", "GET, HEAD"), ("POST", "/live", "GET, HEAD"), ("PATCH", "/ping", "GET, HEAD, POST")])
-def test_a_wrong_method_is_a_json_405_that_names_the_right_ones(server: Server, method: str, path: str, allow: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [("POST", "/v1/models", "GET, HEAD"), ("POST", "/live", "GET, HEAD"), ("PATCH", "/ping", "GET, HEAD, POST")],
+)
+def test_a_wrong_method_is_a_json_405_that_names_the_right_ones(
+    server: Server, method: str, path: str, allow: str
+) -> None:
     for spelled in (path, path + "/", "/api" + path):
         answer = server.ask(method, spelled)
         assert answer.status == 405
@@ -126,7 +141,9 @@ def test_paths_answer_with_a_trailing_slash_and_below_the_proxys_prefix(server: 
     assert server.get("/api/api/v1/models").status == 404
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/render", "/v1/messages/count_tokens", "/api/v1/messages/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/messages/render", "/v1/messages/count_tokens", "/api/v1/messages/nothing"]
+)
 def test_below_messages_the_anthropic_shape_is_spoken(server: Server, path: str) -> None:
     answer = server.get(path)
     assert answer.status in (404, 405)
@@ -146,15 +163,11 @@ def test_below_messages_the_anthropic_shape_is_spoken(server: Server, path: str)
         (ZeroDivisionError("x"), "api_error"),
     ],
 )
-def test_anthropic_error_types(serve: Serve, echo_config: object, raised: Exception, kind: str) -> None:
-    from scaleout.app import make_app
-
-    from .serving import serving
-
+def test_anthropic_error_types(echo_config: Callable[..., ModeConfig], raised: Exception, kind: str) -> None:
     async def fail(_: web.Request) -> web.Response:
         raise raised
 
-    app = make_app(echo_config(Mode.TOKENS_ONLY))  # type: ignore[operator]
+    app = make_app(echo_config(Mode.TOKENS_ONLY))
     mount(app, [RouteTable("messages", (("POST", "/v1/messages/test", fail),), works=True)], "")
     with serving(app) as server:
         assert server.post("/v1/messages/test", {}).json["error"]["type"] == kind
@@ -183,7 +196,12 @@ def test_a_client_that_goes_away_is_no_error(serve: Serve, caplog: pytest.LogCap
 
 
 def test_bytes_that_are_no_http_do_not_disturb_the_server(server: Server) -> None:
-    for junk in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"G\x00T / HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n" * 50):
+    for junk in (
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"G\x00T / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\r\n" * 50,
+    ):
         with server.connect() as connection:
             connection.sendall(junk)
     with server.connect() as connection:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from serving import Server
 
 from scaleout.routes.keys import METRICS
 
 from .conftest import Serve
-from .serving import Server
 
 
 def samples(server: Server) -> dict[tuple[str, ...], float]:
@@ -62,7 +62,12 @@ def test_durations_and_gauges_are_there(serve: Serve) -> None:
 def test_counters_of_the_stages_can_be_added_to(serve: Serve) -> None:
     server = serve()
     metrics = server.app[METRICS]
-    for counter in (metrics.rendered_tokens, metrics.derendered_tokens, metrics.generated_tokens, metrics.neutralised_tokens):
+    for counter in (
+        metrics.rendered_tokens,
+        metrics.derendered_tokens,
+        metrics.generated_tokens,
+        metrics.neutralised_tokens,
+    ):
         counter.inc(3)
     found = samples(server)
     names = ("rendered_tokens", "derendered_tokens", "generated_tokens", "neutralised_control_tokens")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from serving import Server, read_answer
 
 from scaleout import __version__
 from scaleout.config import Mode
@@ -14,7 +15,6 @@ from scaleout.routes.keys import LIFECYCLE, STAGES
 from scaleout.routes.lifecycle import State
 
 from .conftest import Serve
-from .serving import Server, read_answer
 
 
 @pytest.fixture(params=list(Mode))
@@ -90,7 +90,9 @@ def test_model_cards(serve: Serve, mode: Mode, tiny_model: Any) -> None:
     assert server.get("/v1/models").body == answer.body
 
 
-def test_server_info_names_the_mode_and_its_routes_and_no_path_of_the_host(serve: Serve, mode: Mode, tiny_model: Any) -> None:
+def test_server_info_names_the_mode_and_its_routes_and_no_path_of_the_host(
+    serve: Serve, mode: Mode, tiny_model: Any
+) -> None:
     server = serve(mode)
     answer = server.get("/server_info")
     assert answer.json["mode"] == mode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from aiohttp import web
+from serving import read_answer
 
 from scaleout.routes.answers import json_response
 from scaleout.routes.keys import REQUEST_ID
@@ -26,8 +27,6 @@ def test_the_callers_id_reaches_the_route(serve: Serve, given: str) -> None:
 def test_an_id_that_is_too_long_or_not_visible_ascii_is_refused(serve: Serve, given: str) -> None:
     server = serve(endpoint=tell)
     with server.connect() as connection:
-        from .serving import read_answer
-
         head = f"POST /test HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nX-Request-Id: {given}\r\n\r\n"
         connection.sendall(head.encode("latin-1"))
         answer = read_answer(connection)

@@ -8,12 +8,12 @@ import socket
 import pytest
 from aiohttp import web
 from attrs import define, field
+from serving import Server, until
 
 from scaleout.errors import BadRequest, EngineFailed
 from scaleout.routes.sse import EventStream, frame
 
 from .conftest import Serve
-from .serving import Server
 
 POST = b"POST /test HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
@@ -54,7 +54,9 @@ def test_a_fault_before_the_first_event_is_an_ordinary_error(serve: Serve) -> No
     ("raised", "code", "message"),
     [(EngineFailed("a step failed"), 500, "a step failed"), (ValueError("/secret"), 500, "Internal server error")],
 )
-def test_a_fault_after_it_is_the_last_event_before_done(serve: Serve, raised: Exception, code: int, message: str) -> None:
+def test_a_fault_after_it_is_the_last_event_before_done(
+    serve: Serve, raised: Exception, code: int, message: str
+) -> None:
     async def fail(request: web.Request) -> web.StreamResponse:
         async with EventStream(request) as stream:
             await stream.send(b"1")
@@ -91,8 +93,7 @@ def test_silence_is_filled_with_comments(serve: Serve) -> None:
     async def wait(request: web.Request) -> web.StreamResponse:
         async with EventStream(request, keep_alive=0.02) as stream:
             await stream.send(b"1")
-            while stream.comments < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: stream.comments >= 2)
             await stream.send(b"2")
             return await stream.done()
 
@@ -154,12 +155,10 @@ class Flood:
                 self.ended.set()
 
     async def held_back(self) -> None:
-        while self.request is None or not self.request.protocol.writing_paused:
-            await asyncio.sleep(0.01)
+        await until(lambda: self.request is not None and self.request.protocol.writing_paused)
 
     async def sends_more_than(self, count: int) -> None:
-        while self.sent <= count:
-            await asyncio.sleep(0.01)
+        await until(lambda: self.sent > count)
 
 
 def small_buffer(server: Server) -> socket.socket:

@@ -102,6 +102,12 @@ def serving(app: web.Application) -> Iterator[Server]:
         loop.close()
 
 
+async def until(true: Callable[[], bool]) -> None:
+    """Give the event loop turns until something has come true; the caller's time limit ends a vain wait."""
+    while not true():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
 def read_answer(connection: socket.socket) -> Answer:
     """The answer that comes on a bare connection."""
     response = http.client.HTTPResponse(connection)
