@@ -1,0 +1,14 @@
+"""Hermes 2 and 3, Qwen2.5, and the calls of Qwen3: one call object per pair of tags. No thoughts."""
+
+from scaleout.parsers.bodies.objects import Objects
+from scaleout.parsers.format import Calls, Format
+
+FORMAT = Format(
+    name="hermes",
+    calls=Calls(open={"<tool_call>": Objects()}, close=("</tool_call>",), outer=("</tool_call>",)),
+    tokens=("<tool_call>", "</tool_call>"),
+    end_tokens=("<|im_end|>", "<|endoftext|>"),
+    turn=("<|im_start|>",),
+    tool_parsers=("hermes",),
+    signs=(("<tool_call>", "</tool_call>", '"arguments"'), ("<tool_call>", "</tool_call>", "<args-json-object>")),
+)

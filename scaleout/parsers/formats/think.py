@@ -1,0 +1,11 @@
+"""Thoughts between `<think>` and `</think>`, as most reasoning models write them; no calls."""
+
+from scaleout.parsers.format import Format, Thought
+
+FORMAT = Format(
+    name="think",
+    thought=Thought(),
+    tokens=("<think>", "</think>"),
+    reasoning_parsers=("qwen3", "holo2", "mimo", "minicpmv", "nemotron_v3"),
+    signs=(("<think>", "</think>"),),
+)

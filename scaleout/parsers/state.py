@@ -1,0 +1,227 @@
+"""What a parser must remember between two chunks, and its JSON form. The client carries it, so everything read back is checked."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+from attrs import define, field, fields
+
+from scaleout.core import Json
+from scaleout.errors import BadState, StaleState
+from scaleout.parsers.stream import WHITESPACE, Alphabet, join_tokens, number_tokens
+
+VERSION = 1
+
+HOLD_LIMIT = 65536
+"""Characters of a call that are held before its announcement (FORMATS R16), and of whitespace whose neighbour is not known yet."""
+
+NESTING_LIMIT = 512
+"""Brackets inside one JSON value that are followed by kind; deeper ones are only counted, and the value counts as malformed."""
+
+_HELD = 2 * HOLD_LIMIT  # a full hold, the longest marker and what one chunk can add before the limit is looked at
+_COUNT = 1 << 40
+_SHORT = 64
+
+T = TypeVar("T")
+
+
+def _key(key: str, limit: int = 0) -> dict[str, Any]:
+    """How a field stands in the JSON form: its key, and the longest text or largest number that is accepted back."""
+    return {"key": key, "limit": limit}
+
+
+@define
+class JsonState:
+    """Where a reader stands inside one JSON value; `json_scan` explains the codes."""
+
+    stack: str = field(default="", metadata=_key("s", NESTING_LIMIT))
+    expect: str = field(default="v", metadata=_key("e", 1))
+    string: int = field(default=0, metadata=_key("q", 6))
+    word: str = field(default="", metadata=_key("w", 8))
+    deep: int = field(default=0, metadata=_key("d", _COUNT))
+    valid: bool = field(default=True, metadata=_key("v"))
+
+
+@define
+class CallState:
+    """The call region that is open. Offsets count from the region's opening marker; -1 is "not yet"."""
+
+    step: str = field(default="", metadata=_key("s", 32))
+    announced: bool = field(default=False, metadata=_key("a"))
+    name: str = field(default="", metadata=_key("n", _HELD))
+    id: str | None = field(default=None, metadata=_key("i", _HELD))
+    mark: int = field(default=-1, metadata=_key("m", _HELD))
+    start: int = field(default=-1, metadata=_key("g", _HELD))
+    """Offset of the arguments that came before the name."""
+    stop: int = field(default=-1, metadata=_key("z", _HELD))
+    key: str = field(default="", metadata=_key("k", _HELD))
+    value: str = field(default="", metadata=_key("v", _HELD))
+    """Text that is gathered until it can be used: a name, a key, a value that is not a string."""
+    kinds: str = field(default="", metadata=_key("t", 8))
+    first: bool = field(default=True, metadata=_key("f"))
+    """No argument has been written yet."""
+    sound: bool = field(default=True, metadata=_key("o"))
+    """Nothing seen so far makes the call malformed."""
+    json: JsonState | None = field(default=None, metadata=_key("j"))
+
+
+@define
+class ParserState:
+    """Everything between two chunks.
+
+    `held`: text whose meaning the next characters decide. `raw`: the text of a call region that is not announced yet, from its opening
+    marker. `lead`: the whitespace before that marker. `edge`: the last thing read was a marker, so whitespace is layout and the next
+    text of a field that already has some starts a new line. `content` and `reasoning`: the field has text. `count`: calls announced.
+    `types`: per tool, the JSON types of the parameters that are not plain strings.
+    """
+
+    region: str = field(default="content", metadata=_key("r", 32))
+    calls: bool = field(default=True, metadata=_key("c"))
+    edge: bool = field(default=False, metadata=_key("e"))
+    content: bool = field(default=False, metadata=_key("t"))
+    reasoning: bool = field(default=False, metadata=_key("g"))
+    held: str = field(default="", metadata=_key("h", _HELD))
+    lead: str = field(default="", metadata=_key("l", _HELD))
+    raw: str = field(default="", metadata=_key("w", _HELD))
+    count: int = field(default=0, metadata=_key("n", _COUNT))
+    types: dict[str, dict[str, str]] = field(factory=dict)
+    call: CallState | None = field(default=None, metadata=_key("b"))
+
+    def copy(self) -> ParserState:
+        """A state that can be changed while this one stays."""
+        other = _copy(self)
+        if other.call is not None:
+            other.call = _copy(other.call)
+            if other.call.json is not None:
+                other.call.json = _copy(other.call.json)
+        return other
+
+
+_NAMES: dict[type, list[str]] = {cls: [f.name for f in fields(cls)] for cls in (JsonState, CallState, ParserState)}
+_PLANS: dict[type, list[tuple[str, str, Any, int]]] = {
+    cls: [(f.name, f.metadata["key"], f.default, f.metadata["limit"]) for f in fields(cls) if f.metadata]
+    for cls in (JsonState, CallState, ParserState)
+}
+
+
+def _copy(state: T) -> T:
+    return type(state)(*[getattr(state, name) for name in _NAMES[type(state)]])
+
+
+# ---------------------------------------------------------------------------------------------- to JSON
+
+
+def dump_state(state: ParserState) -> dict[str, Json]:
+    """A small JSON object that `load_state` reads: only what differs from a new state, under one-letter keys."""
+    out = _dump(state)
+    if state.types:
+        out["y"] = state.types
+    out["v"] = VERSION
+    return out
+
+
+def _dump(state: Any) -> dict[str, Json]:
+    out: dict[str, Json] = {}
+    for name, key, default, _ in _PLANS[type(state)]:
+        value = getattr(state, name)
+        if value != default:
+            if type(value) is str:
+                value = _pack(value)
+            elif type(value) in _PLANS:
+                value = _dump(value)
+            out[key] = value
+    return out
+
+
+_RUNS = re.compile(r"(.)\1*", re.DOTALL)
+
+
+def _pack(text: str) -> Json:
+    """Text as JSON. Long whitespace becomes runs `[[char, count]…]`; text with tokens a list `[text, token, text, token, text…]`."""
+    if len(text) > _SHORT and not text.strip(WHITESPACE):
+        return {"runs": [[m[1], len(m[0])] for m in _RUNS.finditer(text)]}
+    return text if text.isascii() else number_tokens(text)
+
+
+# ---------------------------------------------------------------------------------------------- from JSON
+
+
+def read_state(value: Json, alphabet: Alphabet) -> ParserState:
+    """The state that `dump_state` wrote. Raises BadState for anything that it cannot have written, StaleState for another version."""
+    if type(value) is not dict:
+        raise BadState("the parser state is no object")
+    value = dict(value)
+    version = value.pop("v", None)
+    if version != VERSION or type(version) is not int:
+        raise StaleState("the parser state has another version")
+    types = _read_types(value.pop("y", {}))
+    state = _load(ParserState, value, alphabet)
+    state.types = types
+    return state
+
+
+def _load(cls: type[T], value: Json, alphabet: Alphabet) -> T:
+    if type(value) is not dict:
+        raise BadState("a part of the parser state is no object")
+    state = cls()
+    left = len(value)
+    for name, key, default, limit in _PLANS[cls]:
+        if key in value:
+            left -= 1
+            setattr(state, name, _read(name, value[key], default, limit, alphabet))
+    if left:
+        raise BadState("the parser state has fields that no parser writes")
+    return state
+
+
+def _read(name: str, value: Json, default: Any, limit: int, alphabet: Alphabet) -> Any:
+    if name == "call":
+        return _load(CallState, value, alphabet)
+    if name == "json":
+        return _load(JsonState, value, alphabet)
+    if type(default) is bool:
+        if type(value) is bool:
+            return value
+    elif type(default) is int:
+        if type(value) is int and min(default, 0) <= value <= limit:
+            return value
+    else:
+        return _unpack(value, limit, alphabet)
+    raise BadState(f"the parser state's {name} is out of range")
+
+
+def _unpack(value: Json, limit: int, alphabet: Alphabet) -> str:
+    if type(value) is str:
+        text = value
+    elif type(value) is list:
+        text = join_tokens(value)
+    elif type(value) is dict and type(value.get("runs")) is list:
+        text = _unroll(value["runs"], limit)
+    else:
+        raise BadState("a text of the parser state has no known form")
+    if len(text) > limit or not alphabet.owns(text):
+        raise BadState("a text of the parser state is too long or holds characters that no model writes")
+    return text
+
+
+def _unroll(runs: list[Json], limit: int) -> str:
+    text = ""
+    for run in runs:
+        match run:
+            case [str(char), int(count)] if len(char) == 1 and char in WHITESPACE and 0 < count <= limit - len(text):
+                text += char * count
+            case _:
+                raise BadState("a run of whitespace in the parser state makes no sense")
+    return text
+
+
+def _read_types(value: Json) -> dict[str, dict[str, str]]:
+    if type(value) is dict and all(
+        type(tool) is str
+        and type(parameters) is dict
+        and all(type(key) is str and type(kinds) is str and len(kinds) <= 8 for key, kinds in parameters.items())
+        for tool, parameters in value.items()
+    ):
+        return value
+    raise BadState("the parameter types in the parser state make no sense")

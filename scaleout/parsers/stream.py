@@ -1,0 +1,100 @@
+"""Pieces as one string: each token of a format becomes one private character, so that string search finds it and no spelled text.
+
+The private characters are lone surrogates: no decoder can produce them, so model text never holds one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import frozen
+
+from scaleout.core import Piece
+
+_FIRST = 0xD800
+_PRIVATE = re.compile("[\ud800-\udfff]")
+_PRIVATE_KEPT = re.compile("([\ud800-\udfff])")
+
+WHITESPACE = " \t\r\n\f\v"
+"""What counts as layout next to a marker."""
+
+
+@frozen
+class Alphabet:
+    """Which spellings stand for one token, and the private character of each. `dropped` tokens (end of turn) never show."""
+
+    chars: Mapping[str, str]
+    spellings: Mapping[str, str]
+    dropped: frozenset[str]
+
+    @classmethod
+    def of(cls, tokens: Iterable[str], dropped: Iterable[str]) -> Alphabet:
+        """`tokens` are spellings with a token of their own, at most 2048."""
+        chars = {token: chr(_FIRST + n) for n, token in enumerate(dict.fromkeys(tokens))}
+        return cls(chars, {char: token for token, char in chars.items()}, frozenset(dropped) - chars.keys())
+
+    def read(self, pieces: Sequence[Piece]) -> str:
+        """The pieces as one string. Special tokens that the format does not know are left out."""
+        out = []
+        for piece in pieces:
+            text = piece.text
+            if piece.marker:
+                char = self.chars.get(text)
+                if char is not None:
+                    out.append(char)
+                elif not piece.special and text not in self.dropped:
+                    out.append(text)
+            else:
+                out.append(text if text.isascii() else _PRIVATE.sub("\ufffd", text))
+        return "".join(out)
+
+    def encode(self, spelling: str) -> str:
+        """A marker of a format as it looks in the stream."""
+        if spelling in self.chars:
+            return self.chars[spelling]
+        for token in sorted(self.chars, key=len, reverse=True):
+            spelling = spelling.replace(token, self.chars[token])
+        return spelling
+
+    def spell(self, text: str) -> str:
+        """Stream text as the model spelled it."""
+        if _PRIVATE.search(text) is None:
+            return text
+        return _PRIVATE.sub(lambda m: self.spellings[m[0]], text)
+
+    def owns(self, text: str) -> bool:
+        """Are all private characters of the text ours?"""
+        return text.isascii() or all(char in self.spellings for char in _PRIVATE.findall(text))
+
+
+def number_tokens(text: str) -> str | list[str | int]:
+    """Text for JSON: as it is, or `[text, token, text, token, …, text]` with the tokens as numbers when tokens stand in it."""
+    if _PRIVATE.search(text) is None:
+        return text
+    return [ord(part) - _FIRST if _PRIVATE.match(part) else part for part in _PRIVATE_KEPT.split(text)]
+
+
+def join_tokens(parts: Sequence[object]) -> str:
+    """The inverse of `number_tokens`. A part that it cannot have written becomes a token that no alphabet owns."""
+    return "".join(
+        part if isinstance(part, str) else chr(_FIRST + part) if type(part) is int and 0 <= part < 2048 else "\udfff"
+        for part in parts
+    )
+
+
+def any_of(words: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for any of the words, the longest first; one that never matches when there are none."""
+    listed = sorted(set(words), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, listed)) or r"(?!)")
+
+
+def beginning_of(words: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for text that ends in the beginning of one of the words: there a reader waits for more."""
+    starts = {word[:n] for word in words for n in range(1, len(word))}
+    listed = sorted(starts, key=len, reverse=True)
+    return re.compile("(?:" + "|".join(map(re.escape, listed)) + r")\Z" if listed else r"(?!)")
+
+
+def longest_of(words: Iterable[str]) -> int:
+    return max(map(len, words), default=1)
