@@ -61,6 +61,7 @@ def make_app(config: ModeConfig, *, load_in_background: bool = False) -> web.App
     app[STAGES] = stages
     app[LIFECYCLE] = lifecycle
     app[METRICS] = Metrics(lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None)
+    stages.on_neutralised = app[METRICS].neutralised_tokens.inc
 
     root_path = config.root_path.rstrip("/")
     tables = route_tables(config)
