@@ -5,9 +5,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-# Where pyenv manages interpreters, it shows one version unless it is told to show all.
-SHOWN := $(shell command -v pyenv >/dev/null && pyenv versions --bare | grep -E '^3\.1[1-3]\.[0-9]+$$' | paste -sd:)
-TOX := $(if $(SHOWN),PYENV_VERSION=$(SHOWN)) $(BIN)/tox -q
+# pyenv shows one version under its names; tox shall find all of them.
+PYENVS := $(shell command -v pyenv >/dev/null && ls -d "$$(pyenv root)"/versions/3.1[1-3].*/bin 2>/dev/null | paste -sd:)
+TOX := $(if $(PYENVS),PATH="$(PYENVS):$$PATH") $(BIN)/tox -q
 
 .PHONY: demo serve-demo test engine-test render-test lint format bench clean
 
