@@ -209,6 +209,8 @@ class SamplingParams:
     output_kind: int = 0
     stream_interval: int | None = None
     skip_clone: bool = False
+    output_text_buffer_length: int = 0
+    """Characters that an engine writing text holds back for the sake of `stop`."""
     structured_outputs: Mapping[str, Json] | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: TokenIds | None = None

@@ -30,7 +30,6 @@ from scaleout.render.template_bounds import (
     bounded_join,
     check_chars,
     check_format,
-    check_items,
 )
 
 MAX_SOURCE_CHARS = 1 << 20
@@ -214,7 +213,6 @@ class _ChatEnvironment(ImmutableSandboxedEnvironment):
         for name, predict in FILTERS.items():
             self.filters[name] = self._bound_filter(self.filters[name], predict)
         self.filters["join"] = self._join(self.filters["join"])
-        self.filters["list"] = self._list(self.filters["list"])
         self.filters["format"] = self._format(self.filters["format"])
         self.filters["attr"] = jinja2.pass_environment(lambda env, obj, name: env.getattr_only(obj, name))
         self.globals["raise_exception"] = _raise_exception
@@ -239,21 +237,13 @@ class _ChatEnvironment(ImmutableSandboxedEnvironment):
         @jinja2.pass_eval_context
         def join(context: Any, value: Any, d: str = "", attribute: str | int | None = None) -> Any:
             items = list(value)
-            result_length = len(str(d)) * len(items)
+            characters = len(str(d)) * len(items)
             if attribute is None:
-                result_length += sum(len(item) if isinstance(item, str) else 0 for item in items)
-            check_chars(result_length, self.max_chars)
+                characters += sum(len(item) for item in items if isinstance(item, str))
+            check_chars(characters, self.max_chars)
             return filter(context, items, d, attribute)
 
         return join
-
-    def _list(self, filter: Any) -> Any:
-        def to_list(value: Any) -> Any:
-            if hasattr(value, "__len__"):
-                check_items(len(value))
-            return filter(value)
-
-        return to_list
 
     def _format(self, filter: Any) -> Any:
         def format(value: Any, *args: Any, **kwargs: Any) -> Any:

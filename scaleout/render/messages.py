@@ -123,11 +123,11 @@ def _content(message: Message, view: TemplateView, model_name: str) -> Any:
     if message.role == "system":
         parts = _without_billing(parts)
     texts = [part["text"] for part in parts if part["type"] == "text"]
-    if len(texts) == len(parts) and (message.role == "tool" or not as_parts):
-        return "\n".join(texts)
-    if message.role == "tool" or as_parts:
+    if as_parts and message.role != "tool":
         return parts
-    return "\n".join(texts)
+    if message.role == "tool" and len(texts) < len(parts):
+        return parts
+    return "\n".join(filter(None, texts))
 
 
 def _part_to_dict(part: Part, model_name: str) -> dict[str, Any]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from attrs import frozen
+
 from scaleout.core import RequestOptions
 from scaleout.errors import BadRequest
+from scaleout.tokenizer import Tokenizer
 
 Offsets = Sequence[tuple[int, int]]
+Side = Literal["left", "right"]
 
 
 def check_truncation(options: RequestOptions, max_model_len: int) -> None:
@@ -39,12 +43,37 @@ def check_characters(text: str, max_model_len: int, most: int) -> None:
         )
 
 
+@frozen
+class Edges:
+    """Ids that the tokenizer puts around a text when asked for special tokens. Cutting a prompt leaves them where they are."""
+
+    before: list[int]
+    after: list[int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Edges:
+        bare = tokenizer.encode("a", add_special_tokens=False)
+        around = tokenizer.encode("a", add_special_tokens=True)
+        start = next((i for i in range(len(around)) if around[i : i + len(bare)] == bare), 0)
+        return cls(around[:start], around[start + len(bare) :])
+
+    def split(self, ids: Sequence[int]) -> tuple[int, int]:
+        """Where the text begins and ends in `ids`: the edges are only counted where they are."""
+        start = len(self.before) if list(ids[: len(self.before)]) == self.before else 0
+        end = len(ids) - len(self.after)
+        return start, end if end > start and list(ids[end:]) == self.after else len(ids)
+
+
+NO_EDGES = Edges([], [])
+
+
 def fit(
     ids: Sequence[int],
     offsets: Offsets | None,
     options: RequestOptions,
     max_model_len: int,
-    side: Literal["left", "right"],
+    side: Side,
+    edges: Edges = NO_EDGES,
 ) -> tuple[Sequence[int], Offsets | None]:
     """The ids, and their offsets, that go to the engine: cut if asked for, with room for at least one new token.
 
@@ -54,9 +83,9 @@ def fit(
     if wanted is not None:
         keep = max_model_len - 1 if wanted == -1 else wanted
         if len(ids) > keep:
-            kept = slice(len(ids) - keep, None) if (options.truncation_side or side) == "left" else slice(0, keep)
-            ids = ids[kept]
-            offsets = None if offsets is None else offsets[kept]
+            kept = _kept(ids, keep, options.truncation_side or side, edges)
+            ids = [ids[i] for i in kept]
+            offsets = None if offsets is None else [offsets[i] for i in kept]
     if not ids:
         raise BadRequest("No token_ids rendered", "prompt")
     if len(ids) >= max_model_len:
@@ -72,3 +101,11 @@ def fit(
             len(ids),
         )
     return ids, offsets
+
+
+def _kept(ids: Sequence[int], keep: int, side: Side, edges: Edges) -> list[int]:
+    """Positions that stay: the edges, and as much of the text between them as there is room for."""
+    start, end = edges.split(ids)
+    room = max(keep - start - (len(ids) - end), 0)
+    text = range(end - room, end) if side == "left" else range(start, start + room)
+    return [*range(start), *text, *range(end, len(ids))][:keep]

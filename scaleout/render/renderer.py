@@ -13,7 +13,7 @@ from scaleout.errors import BadRequest
 from scaleout.render.content_format import ContentFormat
 from scaleout.render.injection import ControlTokens, Marking
 from scaleout.render.messages import count_items, messages_to_dicts, tools_to_dicts
-from scaleout.render.prompt_length import check_characters, check_truncation, fit
+from scaleout.render.prompt_length import NO_EDGES, Edges, check_characters, check_truncation, fit
 from scaleout.render.sampling import SamplingDefaults, SamplingRules
 from scaleout.render.template_bounds import TemplateLimits
 from scaleout.render.template_set import TemplateSet
@@ -99,6 +99,7 @@ class Renderer:
             self._limits, model.max_model_len, model.vocab_size, defaults or SamplingDefaults()
         )
         self._max_chars = self._limits.max_prompt_chars or model.max_model_len * tokenizer.max_token_chars
+        self._edges = Edges.of(tokenizer)
         self._templates = TemplateSet(
             model.chat_template,
             self._settings.chat_template,
@@ -228,7 +229,7 @@ class Renderer:
             if marking.tokens.count(plain) != marking.tokens.count(text):
                 ids, offsets = marking.tokens.encode_marked(text)
                 if options.add_special_tokens:
-                    ids, offsets = self._with_special(ids, offsets)
+                    ids, offsets = self._with_edges(ids, offsets)
                 return ids, offsets if options.return_token_offsets else None
             text = plain
         ids, found = self._encode(text, options)
@@ -238,12 +239,9 @@ class Renderer:
             return ids[1:], None if found is None else found[1:]
         return ids, found
 
-    def _with_special(self, ids: list[int], offsets: list[tuple[int, int]]) -> tuple[list[int], list[tuple[int, int]]]:
+    def _with_edges(self, ids: list[int], offsets: list[tuple[int, int]]) -> tuple[list[int], list[tuple[int, int]]]:
         """Put around `ids` what the tokenizer puts around a text, but no second start token."""
-        bare = self._tokenizer.encode("a", add_special_tokens=False)
-        around = self._tokenizer.encode("a", add_special_tokens=True)
-        start = next(i for i in range(len(around)) if around[i : i + len(bare)] == bare)
-        before, after = around[:start], around[start + len(bare) :]
+        before, after = self._edges.before, self._edges.after
         if ids[:1] == before[-1:] == [self._tokenizer.bos_id]:
             before = before[:-1]
         return before + ids + after, [(0, 0)] * len(before) + offsets + [(0, 0)] * len(after)
@@ -256,7 +254,8 @@ class Renderer:
     def _fit(
         self, ids: Sequence[int], offsets: Offsets | None, options: RequestOptions
     ) -> tuple[Sequence[int], Offsets | None]:
-        return fit(ids, offsets, options, self._model.max_model_len, self._tokenizer.truncation_side)
+        edges = self._edges if options.add_special_tokens else NO_EDGES
+        return fit(ids, offsets, options, self._model.max_model_len, self._tokenizer.truncation_side, edges)
 
     def _complete(self, request: CompletionRequest, prompt: str | Sequence[int], request_id: str) -> GenerateRequest:
         options = request.options

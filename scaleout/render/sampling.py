@@ -140,6 +140,9 @@ class SamplingRules:
             output_kind=1 if stream else 2,
             stream_interval=wishes.stream_interval,
             skip_clone=True,
+            output_text_buffer_length=(
+                max(map(len, wishes.stop)) - 1 if wishes.stop and not wishes.include_stop_str_in_output else 0
+            ),
             structured_outputs=None if constraint is None else read_constraint(constraint, self.limits.max_json_depth),
             logit_bias=self._logit_bias(wishes.logit_bias),
             allowed_token_ids=self._allowed(wishes.allowed_token_ids),

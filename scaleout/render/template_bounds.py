@@ -235,9 +235,15 @@ FILTERS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any], Any], int]] = 
     "batch": lambda a, k, v: _number(a, k, 0, "linecount") * 64,
     "slice": lambda a, k, v: _number(a, k, 0, "slices") * 64,
     "tojson": lambda a, k, v: _width(a, k, 1, "indent") << 12,
+    "list": lambda a, k, v: _checked_items(v),
     "round": lambda a, k, v: abs(_number(a, k, 0, "precision")) << 14,
 }
 """Filters that make much of little: arguments, keywords and value → characters of the result, or a sum that is as costly."""
+
+
+def _checked_items(value: Any) -> int:
+    check_items(len(value) if hasattr(value, "__len__") else 0)
+    return 0
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], position: int, name: str) -> Any:
