@@ -117,7 +117,7 @@ async def end_streams(app: web.Application) -> None:
 # ---------------------------------------------------------------------------------------------- running
 
 
-LAST_SECONDS = 5.0
+LAST_SECONDS = 2.0
 """After the grace period and the engine's end: how long answers have to leave the buffers."""
 
 
