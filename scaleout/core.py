@@ -159,6 +159,10 @@ class ChatRequest:
     reasoning_effort: str | None = None
     mm_options: Mapping[str, Json] = field(factory=dict)
     """media_io_kwargs, mm_processor_kwargs, mm_payload: only the multimodal part of render reads them."""
+    system_may_move: bool = False
+    """Where the template takes no system message between turns, the text of such messages joins the leading one (CONTRACT 5.1)."""
+    echo: Mapping[str, Json] = field(factory=dict)
+    """What the answer repeats of the request; only the dialect that read it knows the names."""
 
 
 @frozen
@@ -406,11 +410,15 @@ class DecodedLogprob:
 
 @frozen
 class DecodedPosition:
-    """One position as clients see it. `text_offset` counts characters of the answer before this token."""
+    """One position as clients see it. `text_offset` counts characters of the answer before this token.
+
+    `region` says where the token's text went; None when that is not known, which counts as content.
+    """
 
     sampled: DecodedLogprob
     top: Sequence[DecodedLogprob]
     text_offset: int = 0
+    region: Literal["content", "reasoning", "call"] | None = None
 
 
 @frozen
@@ -437,7 +445,10 @@ class CallAnswer:
 
 @define
 class ChoiceAnswer:
-    """All deltas of one choice, folded. `content` and `reasoning` are None where nothing of the kind was said (FORMATS R13)."""
+    """All deltas of one choice, folded. `content` and `reasoning` are None where nothing of the kind was said (FORMATS R13).
+
+    `events` holds the same in the order it was said, neighbouring pieces of one field joined.
+    """
 
     index: int
     reasoning: str | None = None
@@ -449,6 +460,7 @@ class ChoiceAnswer:
     stop_reason: int | str | None = None
     prompt_token_ids: TokenIds | None = None
     prompt_logprobs: Json = None
+    events: list[Event] = field(factory=list)
 
 
 @frozen
