@@ -1,0 +1,26 @@
+"""Text ↔ token ids. Knows no requests, no conversations and no models: only files, a vocabulary and how its tokens spell text."""
+
+from scaleout.tokenizer.decode_window import (
+    DecodeWindow,
+    decode_next,
+    dump_window,
+    flush_window,
+    load_window,
+    open_window,
+)
+from scaleout.tokenizer.files import ModelFiles, load_model_files
+from scaleout.tokenizer.load import load_tokenizer
+from scaleout.tokenizer.tokenizer import Tokenizer
+
+__all__ = [
+    "DecodeWindow",
+    "ModelFiles",
+    "Tokenizer",
+    "decode_next",
+    "dump_window",
+    "flush_window",
+    "load_model_files",
+    "load_tokenizer",
+    "load_window",
+    "open_window",
+]

@@ -1,0 +1,49 @@
+"""From a model's files to its tokenizer: the cheapest way that gives transformers' ids."""
+
+from __future__ import annotations
+
+import hashlib
+
+from scaleout.errors import ConfigError
+from scaleout.tokenizer.build import Built, build_from_json, folder_class
+from scaleout.tokenizer.files import ModelFiles
+from scaleout.tokenizer.recorded import PLAIN, rebuilt_class
+from scaleout.tokenizer.tokenizer import Tokenizer
+
+
+def load_tokenizer(files: ModelFiles) -> Tokenizer:
+    """The model's tokenizer. Its ids are those of transformers' AutoTokenizer for the same files.
+
+    Raises ConfigError when there is none, or when reading it takes a package that is not installed.
+    """
+    built, raw = _build(files)
+    return Tokenizer(built.library, special_tokens=built.special_tokens, fingerprint=fingerprint(raw, built.recipe))
+
+
+def _build(files: ModelFiles) -> tuple[Built, bytes]:
+    """The library's tokenizer and the bytes it was made of."""
+    if files.tokenizer_gguf is not None:
+        from scaleout.tokenizer.gguf_tokenizer import build_from_gguf
+
+        return build_from_gguf(files.tokenizer_gguf)
+    folder = files.tokenizer_folder
+    if folder is None:
+        raise ConfigError(f"The model {files.name!r} has no tokenizer.")
+    path = folder / "tokenizer.json"
+    raw = path.read_bytes() if path.is_file() else b""
+    class_name = folder_class(folder, files.config, files.tokenizer_config, raw)
+    if raw and (class_name == PLAIN or rebuilt_class(class_name, files.tokenizer_config)):
+        return build_from_json(raw, class_name, files.tokenizer_config, folder), raw
+
+    from scaleout.tokenizer.convert import convert_folder
+
+    return convert_folder(folder, files.name)
+
+
+def fingerprint(*parts: bytes | str) -> str:
+    """A short name for everything that decides ids and text."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
