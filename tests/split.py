@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.serving import Answer, Server
+from serving import Answer, Server
 
 Json = dict[str, Any]
 CONTEXT = {"/v1/chat/completions": "chat_request", "/v1/completions": "completion_request"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 
 from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
-from tests.serving import Server, serving
-from tests.split import ask_split, events, ok
+from serving import Server, serving
+from split import ask_split, events, ok
 
 pytestmark = pytest.mark.engine
 
@@ -24,20 +25,35 @@ TOOL = {
 }
 
 
-@pytest.fixture(scope="module")
-def standard(smollm2_folder: Path) -> Iterator[Server]:
+@contextmanager
+def serve_all_routes(model: Path, engine: EngineOptions) -> Iterator[Server]:
     """One process with every route."""
     config = ModeConfig(
         Mode.STANDARD,
-        model=str(smollm2_folder),
+        model=str(model),
         served_model_names=("m",),
         scale_out=True,
         access_log=False,
         tool_call_parser="hermes",
         reasoning_parser="think",
-        engine=EngineOptions(device="cpu", dtype="float32", max_num_seqs=8),
+        engine=engine,
     )
     with serving(make_app(config)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def echoing(smollm2_folder: Path) -> Iterator[Server]:
+    """An engine that costs nothing: it repeats the prompt, control tokens and all."""
+    with serve_all_routes(smollm2_folder, EngineOptions(backend="echo")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def real(smollm2_folder: Path) -> Iterator[Server]:
+    """The small model. Prefix reuse is off: it would show in the usage of the second of two equal requests."""
+    engine = EngineOptions(device="cpu", dtype="float32", max_num_seqs=8, enable_prefix_caching=False)
+    with serve_all_routes(smollm2_folder, engine) as server:
         yield server
 
 
@@ -101,22 +117,20 @@ def says_something(chunk: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_whole_answers_are_equal(standard: Server, front: Server, name: str) -> None:
+def check_whole(engine: Server, front: Server, name: str) -> None:
     path, request = REQUESTS[name]
     body = {"model": "m", "temperature": 0, **request}
-    coupled = ok(standard.post(path, body, {"X-Request-Id": "same"}))
-    split = ask_split(front, standard, path, body, "same")
+    coupled = ok(engine.post(path, body, {"X-Request-Id": "same"}))
+    split = ask_split(front, engine, path, body, "same")
     assert comparable(coupled) == comparable(split)
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_streams_are_equal(standard: Server, front: Server, name: str) -> None:
+def check_stream(engine: Server, front: Server, name: str) -> None:
     path, request = REQUESTS[name]
     usage = "stop" not in request  # an engine goes on behind a stop string unless it is told: its own count is larger
     body = {"model": "m", "temperature": 0, **request, "stream": True, "stream_options": {"include_usage": usage}}
-    coupled = events(standard.post(path, body, {"X-Request-Id": "same"}))
-    split = [chunk for chunk in ask_split(front, standard, path, body, "same") if says_something(chunk)]
+    coupled = events(engine.post(path, body, {"X-Request-Id": "same"}))
+    split = [chunk for chunk in ask_split(front, engine, path, body, "same") if says_something(chunk)]
     for index in range(request.get("n", 1)):
         mine = [comparable(chunk) for chunk in coupled if [c["index"] for c in chunk["choices"]] == [index]]
         theirs = [comparable(chunk) for chunk in split if [c["index"] for c in chunk["choices"]] == [index]]
@@ -124,12 +138,31 @@ def test_streams_are_equal(standard: Server, front: Server, name: str) -> None:
     assert [comparable(c) for c in coupled if not c["choices"]] == [comparable(c) for c in split if not c["choices"]]
 
 
+@pytest.mark.parametrize("name", REQUESTS)
+def test_whole_answers_are_equal(echoing: Server, front: Server, name: str) -> None:
+    check_whole(echoing, front, name)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_streams_are_equal(echoing: Server, front: Server, name: str) -> None:
+    check_stream(echoing, front, name)
+
+
+ON_THE_MODEL = ("chat", "chat with three choices", "chat with a stop string", "completion", "completion with three choices")
+
+
+@pytest.mark.parametrize("name", ON_THE_MODEL)
+@pytest.mark.parametrize("check", [check_whole, check_stream])
+def test_a_real_model_answers_alike(real: Server, front: Server, name: str, check: Callable[..., None]) -> None:
+    check(real, front, name)
+
+
 @pytest.mark.parametrize("name", [name for name, (path, _) in REQUESTS.items() if path == CHAT])
-def test_a_stream_joined_is_the_whole_answer(standard: Server, name: str) -> None:
+def test_a_stream_joined_is_the_whole_answer(echoing: Server, name: str) -> None:
     path, request = REQUESTS[name]
     body = {"model": "m", "temperature": 0, **request}
-    whole = ok(standard.post(path, body))
-    chunks = events(standard.post(path, {**body, "stream": True}))
+    whole = ok(echoing.post(path, body))
+    chunks = events(echoing.post(path, {**body, "stream": True}))
     for choice in whole["choices"]:
         own = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
         assert "".join(c["delta"]["content"] or "" for c in own) == (choice["message"]["content"] or "")
@@ -140,10 +173,10 @@ def test_a_stream_joined_is_the_whole_answer(standard: Server, name: str) -> Non
             assert [e["token"] for e in joined] == [e["token"] for e in choice["logprobs"]["content"]]
 
 
-def test_several_prompts_stream_together(standard: Server) -> None:
+def test_several_prompts_stream_together(echoing: Server) -> None:
     body = {"model": "m", "prompt": ["One", "Two", "Three"], "max_tokens": 5, "temperature": 0}
-    whole = ok(standard.post(COMPLETIONS, body))
-    chunks = events(standard.post(COMPLETIONS, {**body, "stream": True}))
+    whole = ok(echoing.post(COMPLETIONS, body))
+    chunks = events(echoing.post(COMPLETIONS, {**body, "stream": True}))
     for choice in whole["choices"]:
         own = [c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == choice["index"]]
         assert "".join(own) == choice["text"]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from attrs import field, frozen
 
@@ -163,7 +163,7 @@ class EngineOptions:
         integer(1, 1024, words={"auto": None}),
         "Tokens in one block of the KV cache. Default: the backend's choice.",
     )
-    scheduling_policy: str = _engine("fcfs", choice("fcfs", "priority"), "Order of waiting requests.")
+    scheduling_policy: Literal["fcfs", "priority"] = _engine("fcfs", choice("fcfs", "priority"), "Order of waiting requests.")
     seed: int | None = _engine(
         None,
         integer(0, words={"none": None}),
@@ -259,7 +259,7 @@ class ModeConfig:
     )
 
     chat_template: str | None = _render(None, TEXT, "Chat template, as a file or as text. Default: the model's.")
-    chat_template_content_format: str = _render(
+    chat_template_content_format: Literal["auto", "string", "openai"] = _render(
         "auto", choice("auto", "string", "openai"), "How templates see message content. auto looks at the template."
     )
     default_chat_template_kwargs: Mapping[str, Any] = _render(
@@ -269,7 +269,7 @@ class ModeConfig:
     exclude_tools_when_tool_choice_none: bool = _render(
         False, SWITCH, "Leave tools out of the prompt when tool_choice is none."
     )
-    special_tokens_in_content: str = _render(
+    special_tokens_in_content: Literal["text", "allow"] = _render(
         "text",
         choice("text", "allow"),
         "What a special token spelled in supplied text becomes: plain text, or the token itself.",

@@ -212,7 +212,7 @@ class Derenderer:
                     event = evolve(event, id=make_call_id(context.seed, event.index))
             if type(event) is Reasoning and not context.show_reasoning:
                 continue
-            if type(event) in (ToolStart, ToolArguments, ToolEnd) and event.index and not context.parallel_calls:
+            if isinstance(event, (ToolStart, ToolArguments, ToolEnd)) and event.index and not context.parallel_calls:
                 continue
             shown.append(event)
         return shown

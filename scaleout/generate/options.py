@@ -46,7 +46,7 @@ class EngineOptions:
     """
 
     backend: str = "torch"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
     max_model_len: int | None = None

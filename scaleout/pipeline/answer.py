@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from attrs import evolve
@@ -44,7 +44,7 @@ async def answer_stream(
     request: Request,
     rendered: Sequence[GenerateRequest],
     head: AnswerHead,
-) -> AsyncIterator[Json]:
+) -> AsyncGenerator[Json, None]:
     """The chunks of a streamed answer as they come. Closing the iterator aborts what still runs."""
     n = rendered[0].sampling_params.n
     choices = [
@@ -110,27 +110,25 @@ async def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest]) -> 
             async for chunk in only:
                 yield 0, chunk
         return
-    ready: asyncio.Queue[tuple[int, GenerateChunk | BaseException | None]] = asyncio.Queue(maxsize=2 * len(rendered))
+    ready: asyncio.Queue[tuple[int, GenerateChunk] | Exception | None] = asyncio.Queue(maxsize=2 * len(rendered))
 
     async def pump(place: int, one: GenerateRequest) -> None:
-        last: BaseException | None = None
+        end: Exception | None = None
         try:
             async with aclosing(generate_chunks(engine, for_engine(one))) as chunks:
                 async for chunk in chunks:
                     await ready.put((place, chunk))
         except Exception as error:
-            last = error
-        await ready.put((place, last))
+            end = error
+        await ready.put(end)
 
     pumps = [asyncio.create_task(pump(i, one)) for i, one in enumerate(rendered)]
     try:
         for _ in pumps:
-            while (item := await ready.get())[1] is not None:
-                place, chunk = item
-                if isinstance(chunk, BaseException):
-                    raise chunk
-                assert chunk is not None
-                yield place, chunk
+            while (item := await ready.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
     finally:
         for one_pump in pumps:
             one_pump.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from attrs import define, field
@@ -64,7 +64,7 @@ async def generate_whole(
     )
 
 
-async def generate_chunks(engine: Engine, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+async def generate_chunks(engine: Engine, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
     """A request's stream: one choice per chunk, then the usage where it was asked for. Closing it aborts the request.
 
     Prompt ids, prompt logprobs and transfer parameters travel with the first chunk that has them.

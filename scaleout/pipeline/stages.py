@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from attrs import frozen
 
-from scaleout import parsers
+from scaleout import codec, parsers
 from scaleout.config import Mode, ModeConfig
-from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest
+from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json
 from scaleout.derender import Derenderer
 from scaleout.derender.bounds import DerenderBounds
 from scaleout.errors import ConfigError, NotFound, NotSupported
 from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions
 from scaleout.parsers import Format
-from scaleout.render import Renderer, open_renderer
+from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
 
 
@@ -44,6 +45,8 @@ class Stages:
         self.config = config
         self.files: ModelFiles = ModelFiles(config.model)
         self.engine: Engine | None = None
+        self.on_neutralised: Callable[[int], None] | None = None
+        """Told how many control tokens a request's text spelled out."""
         self._front: Front | None = None
         self._loading = asyncio.Lock()
 
@@ -94,7 +97,7 @@ class Stages:
 
     def _open_front(self) -> Front:
         try:
-            return open_front(self.config, self.files)
+            return open_front(self.config, self.files, self.on_neutralised)
         except ConfigError as error:
             if self.config.mode is not Mode.TOKENS_ONLY:
                 raise
@@ -108,7 +111,7 @@ class Stages:
         return load_tokenizer(self.files)
 
 
-def open_front(config: ModeConfig, files: ModelFiles) -> Front:
+def open_front(config: ModeConfig, files: ModelFiles, on_neutralised: Callable[[int], None] | None = None) -> Front:
     """Load tokenizer, template and output format. Raises `ConfigError` when they do not fit each other."""
     tokenizer = load_tokenizer(files)
     eos_ids: Sequence[int] = files.eos_token_ids or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
@@ -122,8 +125,57 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
         config.limits.max_logprobs,
         vocab_size,
     )
-    renderer = open_renderer(config, files, tokenizer, derenderer.thought_is_over, chat_format)
+    model = ModelFacts(config.served_model_names[0], max_model_len, vocab_size, files.chat_template)
+    renderer = Renderer(
+        tokenizer,
+        model,
+        defaults=sampling_defaults(config, files),
+        limits=config.limits,
+        settings=render_settings(config),
+        output=output_facts(derenderer),
+        on_neutralised=on_neutralised,
+    )
     return Front(tokenizer, renderer, derenderer, bounds, max_model_len)
+
+
+def output_facts(derenderer: Derenderer) -> OutputFacts:
+    """What render must know of the output format."""
+    chosen = derenderer.format
+    if chosen is None:
+        return OutputFacts()
+    return OutputFacts(
+        has_tool_parser=chosen.calls is not None,
+        has_reasoning_parser=chosen.thought is not None,
+        reasoning=derenderer.thought_is_over,
+        marks_are_special="with_tools" if chosen.calls is not None else "never",
+    )
+
+
+def sampling_defaults(config: ModeConfig, files: ModelFiles) -> SamplingDefaults:
+    """What holds where a request says nothing. Raises `ConfigError` for a folder without a generation config."""
+    given: Mapping[str, Json] = files.generation_config
+    own_folder = config.generation_config not in ("auto", "vllm")
+    if config.generation_config == "vllm":
+        given = {}
+    elif own_folder:
+        path = Path(config.generation_config) / "generation_config.json"
+        try:
+            given = codec.read_object(codec.loads(path.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--generation-config {config.generation_config}: {error}") from error
+    return SamplingDefaults.from_generation_config(given, config.override_generation_config, config_is_cap=own_folder)
+
+
+def render_settings(config: ModeConfig) -> RenderSettings:
+    content_format = config.chat_template_content_format
+    return RenderSettings(
+        chat_template=config.chat_template,
+        content_format=None if content_format == "auto" else content_format,
+        default_chat_template_kwargs=config.default_chat_template_kwargs,
+        trust_request_chat_template=config.trust_request_chat_template,
+        exclude_tools_when_tool_choice_none=config.exclude_tools_when_tool_choice_none,
+        special_tokens_in_content=config.special_tokens_in_content,
+    )
 
 
 def choose_format(config: ModeConfig, files: ModelFiles, tokenizer: Tokenizer) -> Format | None:
