@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
@@ -31,6 +30,8 @@ from scaleout.render.template_bounds import (
     check_chars,
     check_format,
 )
+from scaleout.render.template_json import to_json
+from scaleout.render.template_marks import BLOCK_END, BLOCK_START, CUT, block_ranges, with_cut
 
 MAX_SOURCE_CHARS = 1 << 20
 """Length of a template. The longest in public models have some ten thousand characters; compiling is linear in it."""
@@ -38,7 +39,7 @@ MAX_SOURCE_CHARS = 1 << 20
 STEPS_OF_A_CALL = 4
 """A macro call costs as much as several loop steps."""
 
-_GENERATION = ContextVar[list[tuple[int, int, str]] | None]("generation blocks", default=None)
+_TRACKING = ContextVar("generation blocks are tracked", default=False)
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _LOOP_ATTRIBUTES = frozenset(
@@ -61,16 +62,9 @@ class _GenerationBlocks(jinja2.ext.Extension):
 
     def _mark(self, caller: Callable[[], str]) -> str:
         text = caller()
-        blocks = _GENERATION.get()
-        if blocks is None or not text:
+        if not text or not _TRACKING.get():
             return text
-        number = len(blocks)
-        blocks.append((number, len(text), text))
-        return f"{_BLOCK_START}{text}{_BLOCK_END}"
-
-
-# Lone surrogates: no JSON text, and so no supplied text, can hold them, and no encoder would take them.
-_BLOCK_START, _BLOCK_END, _CUT = "\udcfd", "\udcfe", "\udcff"
+        return f"{BLOCK_START}{text}{BLOCK_END}"
 
 
 class _BudgetContext(Context):
@@ -162,31 +156,6 @@ class _TemplateDict:
 
     def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict.fromkeys(*args, **kwargs)
-
-
-_NOT_ASCII = re.compile("[^\x00-~]")
-
-
-def to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """The `tojson` filter of chat templates: JSON without HTML escapes, with the json module's spacing and options."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
-    return _NOT_ASCII.sub(_escape, text) if ensure_ascii else text
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if 0xDC00 <= code <= 0xDFFF:  # a mark of ours, which has to survive
-        return match[0]
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-    code -= 0x10000
-    return f"\\u{0xD800 | code >> 10:04x}\\u{0xDC00 | code & 0x3FF:04x}"
 
 
 def _raise_exception(message: str) -> None:
@@ -337,6 +306,7 @@ class ChatTemplate:
             self.constants = frozenset(c.value for c in self.tree.find_all(nodes.Const) if isinstance(c.value, str))
             self.attributes = frozenset(a.attr for a in self.tree.find_all(nodes.Getattr)) | self.constants
             self._template = self._environment.from_string(source)
+            self._globals = dict(self._template.globals)
         except jinja2.TemplateError as e:
             raise BadRequest(_plain(e), "chat_template") from None
         except (RecursionError, SyntaxError, MemoryError):
@@ -345,8 +315,8 @@ class ChatTemplate:
     def render(self, variables: Mapping[str, Any], items: int = 0) -> str:
         """The prompt. `items` (messages and tools) sets how many steps are reasonable. Raises `BadRequest` for all that goes wrong."""
         budget = self.limits.budget(items)
-        context = self._template.new_context(dict(variables))
-        context.budget = budget  # type: ignore[attr-defined]
+        context = _BudgetContext(self._environment, {**self._globals, **variables}, None, self._template.blocks)
+        context.budget = budget
         try:
             return budget.gather(self._template.root_render_func(context))
         except TemplateOverrun as e:
@@ -367,13 +337,12 @@ class ChatTemplate:
 
     def render_spans(self, variables: Mapping[str, Any], items: int = 0) -> tuple[str, list[tuple[int, int]]]:
         """The prompt, and the character range of each `{% generation %}` block in it, in order."""
-        blocks: list[tuple[int, int, str]] = []
-        token = _GENERATION.set(blocks)
+        token = _TRACKING.set(True)
         try:
             marked = self.render(variables, items)
         finally:
-            _GENERATION.reset(token)
-        return _unmark(marked)
+            _TRACKING.reset(token)
+        return block_ranges(marked)
 
     def render_open(self, variables: Mapping[str, Any], items: int = 0) -> str:
         """The prompt up to the end of the final message's content, so that the model continues it. `messages` is not changed.
@@ -382,49 +351,15 @@ class ChatTemplate:
         text to continue, or the template does not show it.
         """
         messages = list(variables["messages"])
-        messages[-1] = _with_cut(messages[-1])
+        messages[-1] = with_cut(messages[-1])
         text = self.render({**variables, "messages": messages}, items)
-        cut = text.rfind(_CUT)
+        cut = text.rfind(CUT)
         if cut < 0:
             raise BadRequest(
                 "continue_final_message is set but the final message does not appear in the chat after applying the chat template.",
                 "continue_final_message",
             )
-        return text[:cut] if text.startswith(_CUT + " ", cut) else text[:cut].rstrip()
-
-
-def _with_cut(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with a mark behind its last text. The space behind the mark tells whether the template trims."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return {**message, "content": f"{content}{_CUT} "}
-    if isinstance(content, Sequence):
-        parts = list(content)
-        for i in reversed(range(len(parts))):
-            if isinstance(parts[i], Mapping) and isinstance(parts[i].get("text"), str):
-                parts[i] = {**parts[i], "text": f"{parts[i]['text']}{_CUT} "}
-                return {**message, "content": parts}
-    raise BadRequest(
-        "continue_final_message is set but the final message has no text to continue.", "continue_final_message"
-    )
-
-
-def _unmark(marked: str) -> tuple[str, list[tuple[int, int]]]:
-    pieces: list[str] = []
-    spans: list[tuple[int, int]] = []
-    position = 0
-    open_at: int | None = None
-    for piece in re.split(f"([{_BLOCK_START}{_BLOCK_END}])", marked):
-        if piece == _BLOCK_START:
-            open_at = position
-        elif piece == _BLOCK_END:
-            if open_at is not None:
-                spans.append((open_at, position))
-            open_at = None
-        else:
-            pieces.append(piece)
-            position += len(piece)
-    return "".join(pieces), spans
+        return text[:cut] if text.startswith(CUT + " ", cut) else text[:cut].rstrip()
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -171,3 +171,11 @@ def _fold_developer(dicts: list[dict[str, Any]], view: TemplateView) -> list[dic
 def count_items(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> int:
     """Messages, calls and tools: what templates loop over."""
     return len(messages) + sum(len(message.tool_calls) for message in messages) + len(tools or ())
+
+
+def origins(messages: Sequence[Message], dicts: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Which of `messages` each of the dicts came from. One that was folded together counts as its first."""
+    if len(messages) == len(dicts) and messages[0].role == dicts[0]["role"]:
+        return list(range(len(dicts)))
+    folded = [i for i, message in enumerate(messages) if message.role in ("developer", "system")]
+    return [folded[0], *(i for i in range(len(messages)) if i not in folded)]

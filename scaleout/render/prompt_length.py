@@ -11,7 +11,6 @@ from scaleout.core import RequestOptions
 from scaleout.errors import BadRequest
 from scaleout.tokenizer import Tokenizer
 
-Offsets = Sequence[tuple[int, int]]
 Side = Literal["left", "right"]
 
 
@@ -67,45 +66,38 @@ class Edges:
 NO_EDGES = Edges([], [])
 
 
-def fit(
-    ids: Sequence[int],
-    offsets: Offsets | None,
-    options: RequestOptions,
-    max_model_len: int,
-    side: Side,
-    edges: Edges = NO_EDGES,
-) -> tuple[Sequence[int], Offsets | None]:
-    """The ids, and their offsets, that go to the engine: cut if asked for, with room for at least one new token.
+def positions_to_keep(
+    ids: Sequence[int], options: RequestOptions, max_model_len: int, side: Side, edges: Edges = NO_EDGES
+) -> list[int] | None:
+    """Positions of `ids` that stay when the request asks for a cut prompt; None for all. −1 leaves room for one new token.
 
-    `side` is where ids are taken away unless the request says. Raises `BadRequest` naming tokens and limit.
+    `side` is where ids are taken away unless the request says.
     """
     wanted = options.truncate_prompt_tokens
-    if wanted is not None:
-        keep = max_model_len - 1 if wanted == -1 else wanted
-        if len(ids) > keep:
-            kept = _kept(ids, keep, options.truncation_side or side, edges)
-            ids = [ids[i] for i in kept]
-            offsets = None if offsets is None else [offsets[i] for i in kept]
-    if not ids:
+    if wanted is None:
+        return None
+    keep = max_model_len - 1 if wanted == -1 else wanted
+    if len(ids) <= keep:
+        return None
+    start, end = edges.split(ids)
+    room = max(keep - start - (len(ids) - end), 0)
+    text = range(end - room, end) if (options.truncation_side or side) == "left" else range(start, start + room)
+    return [*range(start), *text, *range(end, len(ids))][:keep]
+
+
+def check_length(count: int, max_model_len: int) -> None:
+    """Refuse an empty prompt, and one of `count` ids that leaves no room for a new token."""
+    if not count:
         raise BadRequest("No token_ids rendered", "prompt")
-    if len(ids) >= max_model_len:
+    if count >= max_model_len:
         excess = (
             "which exceeds this limit even without any output tokens"
-            if len(ids) > max_model_len
+            if count > max_model_len
             else "which leaves no room for output tokens"
         )
         raise BadRequest(
-            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains {len(ids)} input tokens, "
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains {count} input tokens, "
             f"{excess}. Please reduce the length of the input prompt.",
             "input_tokens",
-            len(ids),
+            count,
         )
-    return ids, offsets
-
-
-def _kept(ids: Sequence[int], keep: int, side: Side, edges: Edges) -> list[int]:
-    """Positions that stay: the edges, and as much of the text between them as there is room for."""
-    start, end = edges.split(ids)
-    room = max(keep - start - (len(ids) - end), 0)
-    text = range(end - room, end) if side == "left" else range(start, start + room)
-    return [*range(start), *text, *range(end, len(ids))][:keep]

@@ -57,7 +57,7 @@ class Budget:
 
     def __init__(self, limits: TemplateLimits, steps: int) -> None:
         self._limits = limits
-        self._deadline = thread_time() + limits.seconds if limits.seconds else None
+        self._deadline: float | None = None
         self.steps: Iterator[bool] = self._count(steps)
 
     def _count(self, steps: int) -> Iterator[bool]:
@@ -67,7 +67,13 @@ class Budget:
         raise TemplateOverrun(f"the chat template ran for more than {steps} steps")
 
     def _look(self) -> None:
-        if self._deadline is not None and thread_time() > self._deadline:
+        """Read the clock. It starts with the first look, so that short templates never ask for the time."""
+        if not self._limits.seconds:
+            return
+        now = thread_time()
+        if self._deadline is None:
+            self._deadline = now + self._limits.seconds
+        elif now > self._deadline:
             raise TemplateOverrun(f"the chat template ran for more than {self._limits.seconds:g} s")
 
     def add(self, left: Any, right: Any) -> Any:
