@@ -1,6 +1,7 @@
 """Text → reasoning, content and tool calls, chunk by chunk. Knows no tokens, requests, HTTP or models: only how families write."""
 
-from scaleout.parsers.format import Calls, Format, Opening, Thought, bind, compose
+from scaleout.parsers.body import Opening
+from scaleout.parsers.format import Calls, Format, Thought, bind, compose
 from scaleout.parsers.machine import begin, feed, finish, load_state
 from scaleout.parsers.registry import FORMATS, detect_format, find_format
 from scaleout.parsers.state import ParserState, dump_state

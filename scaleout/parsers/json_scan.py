@@ -13,10 +13,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from attrs import field, frozen
-
 from scaleout.parsers.state import NESTING_LIMIT, JsonState
-from scaleout.parsers.stream import any_of, beginning_of
+from scaleout.parsers.stream import Markers
 
 Outcome = Literal["more", "done", "marker"]
 
@@ -44,22 +42,7 @@ _NUMBER: dict[str, dict[str, str]] = {
 _COMPLETE = frozenset({"nz", "ni", "nf", "np", "l"})
 
 
-@frozen
-class Stops:
-    """The markers that end a value when they stand outside a string, as they look in the stream."""
-
-    markers: tuple[str, ...] = ()
-    whole: re.Pattern[str] = field(init=False, repr=False, eq=False)
-    begun: re.Pattern[str] = field(init=False, repr=False, eq=False)
-    first: frozenset[str] = field(init=False, repr=False, eq=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "whole", any_of(self.markers))
-        object.__setattr__(self, "begun", beginning_of(self.markers))
-        object.__setattr__(self, "first", frozenset(marker[0] for marker in self.markers))
-
-
-def follow(json: JsonState, text: str, at: int, stops: Stops, floor: int = 0) -> tuple[int, Outcome]:
+def follow(json: JsonState, text: str, at: int, stops: Markers, floor: int = 0) -> tuple[int, Outcome]:
     """Read on from `at` and change `json`. Returns how far, and why it stopped there.
 
     "done": a value has just ended with `floor` brackets open around it. "marker": a stop stands at the position. "more": the text

@@ -16,11 +16,12 @@ from attrs import define, field
 
 from scaleout.core import Content, Event, Json, Piece, Reasoning, Tool, ToolArguments, ToolEnd, ToolStart, ToolStatus
 from scaleout.errors import BadState
-from scaleout.parsers.format import Body, Format
+from scaleout.parsers.format import Format
 from scaleout.parsers.regions import Go, Sink, Text
 from scaleout.parsers.schema import parameter_kinds
-from scaleout.parsers.state import HOLD_LIMIT, CallState, ParserState, read_state
-from scaleout.parsers.stream import WHITESPACE, any_of
+from scaleout.parsers.state import HOLD_LIMIT, CallState, ParserState, grown, joined, length, read_state
+from scaleout.parsers.stream import WHITESPACE, Markers
+from scaleout.parsers.table import Table
 
 
 def begin(
@@ -32,18 +33,22 @@ def begin(
     and text that looks like one is content.
     """
     state = ParserState(calls=calls and format.calls is not None)
-    state.types = parameter_kinds(tools) if state.calls else {}
+    if state.calls and format.types:
+        state.types = parameter_kinds(tools, strings=format.types == "all")
     table = format.tables[state.calls]
     if "start" in table:
         state.region = "start"
     tail = format.alphabet.read(_turn(format, prompt_tail))
+    if format.start:
+        table[format.start].reopen(state, tail)  # type: ignore[union-attr]
+        return state
     thought = format.thought
     if thought is not None:
         encode = format.alphabet.encode
         opens = [encode(marker) for marker in thought.open]
-        found = list(any_of((*opens, *map(encode, thought.close))).finditer(tail))
+        found = list(Markers((*opens, *map(encode, thought.close))).whole.finditer(tail))
         if found:
-            state.region = "thought" if found[-1][0] in opens else "content"
+            state.region = "thought" if found[-1][0] in opens else state.region
             state.edge = not tail[found[-1].end() :].removeprefix(thought.label).strip(WHITESPACE)
     return state
 
@@ -91,7 +96,7 @@ def load_state(format: Format, value: Json) -> ParserState:
         raise BadState("the parser state contradicts itself about the open call")
     elif call.announced and (state.raw or not state.count):
         raise BadState("the parser state holds text of a call that is announced")
-    elif max(call.mark, call.start, call.stop) > len(state.raw):
+    elif max(call.mark, call.start, call.stop) > length(state.raw):
         raise BadState("the parser state points behind its text")
     return state
 
@@ -110,12 +115,12 @@ class Reader:
     """Where the part of the open call's raw text begins that is not in `state.raw` yet."""
     searched: int = 0
     """Up to here the text was searched for markers in an earlier feed."""
-    table: dict[str, Text | Body] = field(init=False)
+    table: Table = field(init=False)
 
     def run(self) -> None:
         """Let regions read until all is read that can be."""
         state = self.state
-        self.table = self.format.tables[state.calls]  # type: ignore[assignment]
+        self.table = self.format.tables[state.calls]
         self.searched = len(state.held)
         self.text, state.held = state.held + self.text, ""
         while True:
@@ -128,7 +133,7 @@ class Reader:
                     break
                 region.finish(self)
         if state.call is not None and not state.call.announced:
-            state.raw += self.text[self.raw_from : self.at]
+            state.raw = grown(state.raw, self.text[self.raw_from : self.at])
         state.held = self.text[self.at :]
 
     # ---------------------------------------------------------------------------------- what regions of text do
@@ -143,7 +148,7 @@ class Reader:
         if state.edge and getattr(state, sink):
             text = "\n" + text
         state.edge = False
-        text = self.format.alphabet.spell(text)
+        text = self.spell(text)
         last = self.events[-1] if self.events else None
         if sink == "content":
             state.content = True
@@ -162,26 +167,32 @@ class Reader:
             self.events.pop()
         self.events.append(event)
 
+    def spell(self, text: str) -> str:
+        """Stream text as the model spelled it."""
+        return self.format.alphabet.spell(text)
+
     def open(self, go: Go, start: int, lead: str) -> None:
         """A call region begins at `start`, after the whitespace `lead`. Nothing is promised yet."""
         state = self.state
-        state.edge = state.edge or self.table[state.region].sink == "reasoning"  # type: ignore[union-attr]
+        state.edge = state.edge or getattr(self.table[state.region], "sink", "") == "reasoning"
         state.lead = "" if state.edge else lead
         state.region = go.to
         state.call = CallState(step=go.step)
-        state.raw = ""
+        state.raw = ()
         self.raw_from = start
 
     # ---------------------------------------------------------------------------------- what bodies of calls do
 
     def offset(self) -> int:
         """The position, counted from the opening marker of the call region."""
-        return len(self.state.raw) + self.at - self.raw_from
+        return length(self.state.raw) + self.at - self.raw_from
 
     def cut(self, start: int, stop: int) -> str:
         """A stretch of the call region's raw text, by offsets."""
-        raw, base = self.state.raw, self.raw_from - len(self.state.raw)
-        return raw[start:stop] + self.text[max(start + base, self.raw_from) : max(stop + base, self.raw_from)]
+        size = length(self.state.raw)
+        before = joined(self.state.raw)[start:stop] if start < size else ""
+        base = self.raw_from - size
+        return before + self.text[max(start + base, self.raw_from) : max(stop + base, self.raw_from)]
 
     def announce(self, name: str, id: str | None = None) -> bool:
         """The call is certain. False: it came after more text than may be held, and the region has failed instead."""
@@ -191,11 +202,11 @@ class Reader:
             self.fail()
             return False
         call.announced = True
-        call.name = call.key = call.value = ""
+        call.name, call.key, call.value = name, "", ()
         call.mark = call.start = call.stop = -1
-        state.raw = state.lead = ""
+        state.raw, state.lead = (), ""
         state.edge = True
-        self.events.append(ToolStart(state.count, id, self.format.alphabet.spell(name)))
+        self.events.append(ToolStart(state.count, id, self.spell(name)))
         state.count += 1
         return True
 
@@ -203,7 +214,7 @@ class Reader:
         """Pass on a piece of the announced call's arguments."""
         if not text:
             return
-        text = self.format.alphabet.spell(text)
+        text = self.spell(text)
         index = self.state.count - 1
         last = self.events[-1] if self.events else None
         if isinstance(last, ToolArguments) and last.index == index:
@@ -219,13 +230,13 @@ class Reader:
 
     def mark(self) -> None:
         """The raw text of the next call begins here."""
-        self.state.raw = ""
+        self.state.raw = ()
         self.raw_from = self.at
 
     def leave(self, region: str = "content") -> None:
         """Out of the call region, into a region of text."""
         state = self.state
-        state.region, state.call, state.raw, state.edge = region, None, "", True
+        state.region, state.call, state.raw, state.edge = region, None, (), True
         self.searched = 0
 
     def fail(self) -> None:
@@ -233,10 +244,10 @@ class Reader:
         state = self.state
         if self.offset() > HOLD_LIMIT:
             self.at -= self.offset() - HOLD_LIMIT
-        text = state.lead + state.raw + self.text[self.raw_from : self.at]
+        text = state.lead + joined(state.raw) + self.text[self.raw_from : self.at]
         seen = text.rstrip(WHITESPACE)
         self._give_back(text[len(seen) :])
-        state.call, state.raw, state.lead = None, "", ""
+        state.call, state.raw, state.lead = None, (), ""
         state.region = "failed" if "failed" in self.table else "content"
         self.say("content", seen)
 

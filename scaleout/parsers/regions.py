@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
 from scaleout.parsers.state import HOLD_LIMIT
-from scaleout.parsers.stream import WHITESPACE, any_of, beginning_of, longest_of
+from scaleout.parsers.stream import WHITESPACE, Markers
 
 if TYPE_CHECKING:
     from scaleout.parsers.machine import Reader
@@ -41,22 +40,17 @@ class Text:
     markers: Mapping[str, Go] = field(factory=dict)
     first: Mapping[str, Go] = field(factory=dict)
     then: str = ""
-    whole: re.Pattern[str] = field(init=False, repr=False, eq=False)
-    begun: re.Pattern[str] = field(init=False, repr=False, eq=False)
-    longest: int = field(init=False, repr=False, eq=False)
+    find: Markers = field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        markers = self.first if self.then else self.markers
-        object.__setattr__(self, "whole", any_of(markers))
-        object.__setattr__(self, "begun", beginning_of(markers))
-        object.__setattr__(self, "longest", longest_of(markers))
+        object.__setattr__(self, "find", Markers(self.first if self.then else self.markers))
 
     def step(self, reader: Reader) -> bool:
         """Read up to the next marker and do what it says. False: there is none, and what could not be one has been said."""
         if self.then:
             return self._start(reader)
         text, at = reader.text, reader.at
-        found = self.whole.search(text, max(at, reader.searched - self.longest))
+        found = self.find.whole.search(text, max(at, reader.searched - self.find.longest))
         if found is None:
             self._say_sure(reader)
             return False
@@ -68,7 +62,7 @@ class Text:
         elif go.act == "erase":
             reader.say(self.sink, text[at:start])
         else:
-            end = start - _layout(text, at, start)
+            end = start - layout_before(text, at, start)
             reader.say(self.sink, text[at:end])
             if go.act == "open":
                 reader.open(go, start, lead=text[end:start] if self.sink == "content" else "")
@@ -78,15 +72,19 @@ class Text:
         return True
 
     def _start(self, reader: Reader) -> bool:
-        """The first visible character decides: one of `first`, or the region `then`."""
+        """The first visible character of the field decides: one of `first`, or the region `then`."""
         text, at, state = reader.text, reader.at, reader.state
         start = at + len(text[at:]) - len(text[at:].lstrip(WHITESPACE))
-        if start == len(text) and not reader.final:
-            if state.edge:
-                reader.at = start
-            return False
-        found = self.whole.match(text, start)
-        if found is None and not reader.final and self.begun.match(text, start):
+        if state.edge:
+            reader.at = at = start
+        late = (bool(self.sink) and getattr(state, self.sink)) or start - at > HOLD_LIMIT
+        found = None if late else self.find.whole.match(text, start)
+        if (
+            found is None
+            and not late
+            and not reader.final
+            and (start == len(text) or self.find.begun.match(text, start))
+        ):
             return False
         if found is None:
             state.region, reader.searched = self.then, 0
@@ -94,7 +92,7 @@ class Text:
         go = self.first[found[0]]
         reader.at = found.end()
         if go.act == "open":
-            reader.open(go, start, lead="" if state.edge else text[at:start])
+            reader.open(go, start, lead=text[at:start])
             return True
         state.edge = True
         state.region = go.to
@@ -105,17 +103,15 @@ class Text:
         text, at = reader.text, reader.at
         end = len(text)
         if not reader.final:
-            begun = self.begun.search(text, max(at, end - self.longest + 1))
-            if begun:
-                end = begun.start()
-            end -= _layout(text, at, end)
+            end = self.find.sure(text, at)
+            end -= layout_before(text, at, end)
             if reader.state.edge and end == at:
                 end += len(text[at:]) - len(text[at:].lstrip(WHITESPACE))
         reader.say(self.sink, text[at:end])
         reader.at = end
 
 
-def _layout(text: str, start: int, end: int) -> int:
+def layout_before(text: str, start: int, end: int) -> int:
     """How much whitespace stands before `end`. A run longer than the limit counts as text, up to its last piece."""
     part = text[start:end]
     length = len(part) - len(part.rstrip(WHITESPACE))

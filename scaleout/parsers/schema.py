@@ -14,8 +14,8 @@ _PYTHON = {str: "s", int: "i", float: "n", bool: "b", dict: "o", list: "a", type
 _DEPTH = 8
 
 
-def parameter_kinds(tools: Sequence[Tool]) -> dict[str, dict[str, str]]:
-    """Per tool the parameters with declared types. A parameter that is not there is a string, as one without types is."""
+def parameter_kinds(tools: Sequence[Tool], strings: bool) -> dict[str, dict[str, str]]:
+    """Per tool the types of its parameters; without `strings`, those that are nothing but a string are left out."""
     kinds = {}
     for tool in tools:
         schema = tool.parameters or {}
@@ -24,7 +24,7 @@ def parameter_kinds(tools: Sequence[Tool]) -> dict[str, dict[str, str]]:
         if isinstance(properties, Mapping):
             for name, value in properties.items():
                 letters = kinds_of(value, schema)
-                if letters:
+                if letters and (strings or letters != "s"):
                     found[str(name)] = letters
         if found:
             kinds[tool.name] = found

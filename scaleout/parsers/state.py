@@ -13,7 +13,7 @@ from scaleout.parsers.stream import WHITESPACE, Alphabet, join_tokens, number_to
 
 VERSION = 1
 
-HOLD_LIMIT = 65536
+HOLD_LIMIT = 1 << 18
 """Characters of a call that are held before its announcement (FORMATS R16), and of whitespace whose neighbour is not known yet."""
 
 NESTING_LIMIT = 512
@@ -29,6 +29,26 @@ T = TypeVar("T")
 def _key(key: str, limit: int = 0) -> dict[str, Any]:
     """How a field stands in the JSON form: its key, and the longest text or largest number that is accepted back."""
     return {"key": key, "limit": limit}
+
+
+Held = tuple[str, ...]
+"""Text that grows while it is held, in parts that shrink from left to right: adding n characters one by one costs n log n."""
+
+
+def grown(held: Held, text: str) -> Held:
+    """Held text with more text at its end."""
+    while held and len(held[-1]) <= len(text):
+        text = held[-1] + text
+        held = held[:-1]
+    return (*held, text) if text else held
+
+
+def joined(held: Held) -> str:
+    return "".join(held)
+
+
+def length(held: Held) -> int:
+    return sum(map(len, held))
 
 
 @define
@@ -56,7 +76,7 @@ class CallState:
     """Offset of the arguments that came before the name."""
     stop: int = field(default=-1, metadata=_key("z", _HELD))
     key: str = field(default="", metadata=_key("k", _HELD))
-    value: str = field(default="", metadata=_key("v", _HELD))
+    value: Held = field(default=(), metadata=_key("v", _HELD))
     """Text that is gathered until it can be used: a name, a key, a value that is not a string."""
     kinds: str = field(default="", metadata=_key("t", 8))
     first: bool = field(default=True, metadata=_key("f"))
@@ -83,7 +103,7 @@ class ParserState:
     reasoning: bool = field(default=False, metadata=_key("g"))
     held: str = field(default="", metadata=_key("h", _HELD))
     lead: str = field(default="", metadata=_key("l", _HELD))
-    raw: str = field(default="", metadata=_key("w", _HELD))
+    raw: Held = field(default=(), metadata=_key("w", _HELD))
     count: int = field(default=0, metadata=_key("n", _COUNT))
     types: dict[str, dict[str, str]] = field(factory=dict)
     call: CallState | None = field(default=None, metadata=_key("b"))
@@ -128,6 +148,8 @@ def _dump(state: Any) -> dict[str, Json]:
         if value != default:
             if type(value) is str:
                 value = _pack(value)
+            elif type(value) is tuple:
+                value = _pack(joined(value))
             elif type(value) in _PLANS:
                 value = _dump(value)
             out[key] = value
@@ -187,7 +209,8 @@ def _read(name: str, value: Json, default: Any, limit: int, alphabet: Alphabet) 
         if type(value) is int and min(default, 0) <= value <= limit:
             return value
     else:
-        return _unpack(value, limit, alphabet)
+        text = _unpack(value, limit, alphabet)
+        return text if type(default) is not tuple else (text,) if text else ()
     raise BadState(f"the parser state's {name} is out of range")
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
-from attrs import frozen
+from attrs import field, frozen
 
 from scaleout.core import Piece
 
@@ -68,6 +69,17 @@ class Alphabet:
         return text.isascii() or all(char in self.spellings for char in _PRIVATE.findall(text))
 
 
+@cache
+def _skipping(also: str) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(WHITESPACE + also)}]*")
+
+
+def skip(text: str, at: int, also: str = "") -> int:
+    """The position of the next character that is no whitespace and none of `also`."""
+    found = _skipping(also).match(text, at)
+    return found.end() if found else at
+
+
 def number_tokens(text: str) -> str | list[str | int]:
     """Text for JSON: as it is, or `[text, token, text, token, …, text]` with the tokens as numbers when tokens stand in it."""
     if _PRIVATE.search(text) is None:
@@ -83,18 +95,33 @@ def join_tokens(parts: Sequence[object]) -> str:
     )
 
 
-def any_of(words: Iterable[str]) -> re.Pattern[str]:
+def _unique(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
+
+
+@frozen
+class Markers:
+    """Words to look for in the stream: where one stands, and where the text ends in the beginning of one."""
+
+    words: tuple[str, ...] = field(default=(), converter=_unique)
+    whole: re.Pattern[str] = field(init=False, repr=False, eq=False)
+    begun: re.Pattern[str] = field(init=False, repr=False, eq=False)
+    first: frozenset[str] = field(init=False, repr=False, eq=False)
+    longest: int = field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        starts = {word[:n] for word in self.words for n in range(1, len(word))}
+        object.__setattr__(self, "whole", re.compile(_either(self.words)))
+        object.__setattr__(self, "begun", re.compile(_either(starts) + r"\Z"))
+        object.__setattr__(self, "first", frozenset(word[0] for word in self.words))
+        object.__setattr__(self, "longest", max(map(len, self.words), default=1))
+
+    def sure(self, text: str, at: int) -> int:
+        """Up to where the text from `at` on, which holds no marker, cannot become a part of one."""
+        found = self.begun.search(text, max(at, len(text) - self.longest + 1))
+        return found.start() if found else len(text)
+
+
+def _either(words: Iterable[str]) -> str:
     """A pattern for any of the words, the longest first; one that never matches when there are none."""
-    listed = sorted(set(words), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, listed)) or r"(?!)")
-
-
-def beginning_of(words: Iterable[str]) -> re.Pattern[str]:
-    """A pattern for text that ends in the beginning of one of the words: there a reader waits for more."""
-    starts = {word[:n] for word in words for n in range(1, len(word))}
-    listed = sorted(starts, key=len, reverse=True)
-    return re.compile("(?:" + "|".join(map(re.escape, listed)) + r")\Z" if listed else r"(?!)")
-
-
-def longest_of(words: Iterable[str]) -> int:
-    return max(map(len, words), default=1)
+    return "(?:" + ("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "(?!)") + ")"

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal
 
 from attrs import evolve, field, frozen
 
-from scaleout.parsers.json_scan import Stops, follow, read_string
+from scaleout.parsers.json_scan import follow, read_string
 from scaleout.parsers.machine import Reader
 from scaleout.parsers.names import good_name
 from scaleout.parsers.state import CallState, JsonState
-from scaleout.parsers.stream import Alphabet
+from scaleout.parsers.stream import Alphabet, Markers, skip
 
-_SPACE = re.compile(r"[ \t\r\n]*")
+_LANGUAGE = "json"
 
 
 @frozen
 class Objects:
     """Call objects. `array`: whether they stand in one. `separators`: what may stand between objects; none: one object is all.
-    `prefix`: a token between the opener and the body. `stray`: the region of other text after an object. `bare`: nothing marks the
-    region, so an object without arguments is no call.
+    `prefix`: a token between the opener and the body. `stray`: the region of other text
+    after an object, `after` that of text after the array. `bare`: nothing marks the
+    region, so an object without arguments is no call. `keyed`: every key of an object names a function, its value is the arguments.
     """
 
     name: str = "object"
@@ -32,11 +32,14 @@ class Objects:
     prefix: str = field(default="", metadata={"marker": True})
     separators: str = ""
     stray: str = "content"
+    after: str = "content"
     bare: bool = False
+    keyed: bool = False
     first: str = "open"
-    stops: Stops = field(factory=Stops)
+    types: str = ""
+    stops: Markers = field(factory=Markers)
 
-    def bind(self, alphabet: Alphabet, stops: Stops) -> Objects:
+    def bind(self, alphabet: Alphabet, stops: Markers) -> Objects:
         return evolve(self, prefix=alphabet.encode(self.prefix), stops=stops)
 
     def step(self, reader: Reader) -> bool:
@@ -52,7 +55,7 @@ class Objects:
             reader.at = len(reader.text)
             reader.end("unclosed", "next")
             reader.leave()
-        elif call.step == "next":
+        elif call.step in ("next", "more"):
             reader.leave()
         else:
             reader.fail()
@@ -67,6 +70,15 @@ class Objects:
             reader.fail()
             return True
         reader.at += len(self.prefix)
+        call.step = "body"
+        return True
+
+    def _fence(self, reader: Reader, call: CallState) -> bool:
+        """Behind the backticks of a fence: the name of the language, if it is there."""
+        rest = reader.text[reader.at : reader.at + len(_LANGUAGE)]
+        if rest != _LANGUAGE and _LANGUAGE.startswith(rest) and not reader.final:
+            return False
+        reader.at += len(rest) if rest == _LANGUAGE else 0
         call.step = "body"
         return True
 
@@ -108,7 +120,7 @@ class Objects:
             call.step = "first key"
         elif char == "]" and self.array != "never":
             reader.at += 1
-            reader.leave()
+            reader.leave(self.after)
         else:
             reader.leave(self.stray)
         return True
@@ -133,6 +145,12 @@ class Objects:
     def _key(self, reader: Reader, call: CallState) -> bool:
         if (key := self._string(reader, call)) is None:
             return False
+        if self.keyed:
+            call.name = key.strip()
+            if not good_name(call.name):
+                reader.fail()
+                return True
+            key = "arguments"
         call.key = key if key in (self.name_key, self.id_key, "arguments", "parameters") else ""
         call.step = "colon"
         return True
@@ -221,7 +239,7 @@ class Objects:
 
     def _close(self, reader: Reader, call: CallState) -> bool:
         """The object closes before its arguments came: a call without any, or none at all."""
-        if not call.name or self.bare:
+        if not call.name or self.bare or self.keyed:
             reader.fail()
             return True
         reader.at += 1
@@ -276,9 +294,25 @@ class Objects:
         reader.argue(reader.text[start : reader.at])
         if outcome == "done":
             call.sound = call.sound and call.json.valid
-            call.json = JsonState(stack="{", expect=",")
-            call.step = "rest"
+            call.json, call.step = JsonState(stack="{", expect=","), "rest"
+            if self.keyed:
+                reader.end("ok" if call.sound else "malformed", "more")
         return self._cut_short(reader, outcome)
+
+    def _more(self, reader: Reader, call: CallState) -> bool:
+        """After the arguments of a keyed call: the next key, or the end of the object."""
+        char = self._next_char(reader, ",")
+        reader.mark()
+        if char == "":
+            return False
+        if char == '"':
+            self._begin_string(reader, call, "key")
+        elif char == "}":
+            reader.at += 1
+            call.step = "next"
+        else:
+            reader.leave(self.stray)
+        return True
 
     def _rest(self, reader: Reader, call: CallState) -> bool:
         """What follows the arguments inside the object."""
@@ -299,14 +333,8 @@ class Objects:
 
     def _next_char(self, reader: Reader, also: str = "") -> str:
         """The next character that is no layout (and none of `also`); "" when there is none yet."""
-        text, at = reader.text, reader.at
-        while True:
-            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-            if at == len(text) or text[at] not in also:
-                break
-            at += 1
-        reader.at = at
-        return text[at : at + 1]
+        reader.at = skip(reader.text, reader.at, also)
+        return reader.text[reader.at : reader.at + 1]
 
     def _begin_string(self, reader: Reader, call: CallState, step: str) -> None:
         call.mark = reader.offset()
@@ -334,6 +362,8 @@ class Objects:
         "body": _body,
         "element": _element,
         "next": _next,
+        "more": _more,
+        "fence": _fence,
         "first key": _first_key,
         "next key": _next_key,
         "key": _key,

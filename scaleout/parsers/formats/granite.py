@@ -1,0 +1,21 @@
+"""Granite 3: thoughts that begin and end with set phrases, and an array of call objects without an end marker."""
+
+from scaleout.parsers.bodies.objects import Objects
+from scaleout.parsers.format import Calls, Format, Thought
+
+_ARRAY = Objects(array="always", separators=",", stray="stray")
+
+FORMAT = Format(
+    name="granite",
+    thought=Thought(
+        open=(),
+        first=("Here is my thought process:", "Here's my thought process:"),
+        close=("Here is my response:", "Here's my response:"),
+        strays=False,
+    ),
+    calls=Calls(open={"<|tool_call|>": _ARRAY, "<tool_call>": _ARRAY}, strays={"stray": ("]",)}),
+    tokens=("<|tool_call|>",),
+    end_tokens=("<|end_of_text|>",),
+    turn=("<|start_of_role|>", "<|end_of_role|>"),
+    signs=(("<|start_of_role|>", "<|tool_call|>"), ("<|start_of_role|>", "Here is my thought process:")),
+)

@@ -1,0 +1,17 @@
+"""LongCat: the calls of hermes between tags of its own."""
+
+from scaleout.parsers.bodies.objects import Objects
+from scaleout.parsers.format import Calls, Format
+
+FORMAT = Format(
+    name="longcat",
+    calls=Calls(
+        open={"<longcat_tool_call>": Objects()},
+        close=("</longcat_tool_call>",),
+        outer=("</longcat_tool_call>",),
+    ),
+    tokens=("<longcat_tool_call>", "</longcat_tool_call>"),
+    end_tokens=("</longcat_s>",),
+    turn=(" ASSISTANT:",),
+    signs=(("<longcat_tool_call>", "</longcat_tool_call>"),),
+)

@@ -1,0 +1,28 @@
+"""MiniMax M2: invoke and parameter tags in a wrapper. A call ends a thought."""
+
+from scaleout.parsers.bodies.tagged import Tagged
+from scaleout.parsers.body import Opening
+from scaleout.parsers.format import Calls, Format, Thought
+
+_INVOKE = Tagged(
+    call="<invoke name=",
+    call_end="</invoke>",
+    parameter="<parameter name=",
+    parameter_end="</parameter>",
+)
+
+FORMAT = Format(
+    name="minimax_m2",
+    thought=Thought(),
+    calls=Calls(
+        open={"<minimax:tool_call>": _INVOKE},
+        inner={"<invoke name=": Opening(_INVOKE, "name")},
+        close=("</minimax:tool_call>",),
+        outer=("</minimax:tool_call>",),
+    ),
+    tokens=("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"),
+    required=("<minimax:tool_call>", "</minimax:tool_call>"),
+    end_tokens=("[e~[",),
+    turn=("]~b]",),
+    signs=(("<minimax:tool_call>", "<invoke name="),),
+)

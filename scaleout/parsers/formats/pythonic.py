@@ -1,0 +1,11 @@
+"""Llama 3.2 and ToolACE: a list of Python calls that begins the message."""
+
+from scaleout.parsers.bodies.pythonic import Pythonic
+from scaleout.parsers.format import Calls, Format
+
+FORMAT = Format(
+    name="pythonic",
+    calls=Calls(first={"[": Pythonic(first="call")}),
+    end_tokens=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+    turn=("<|start_header_id|>", "<|end_header_id|>"),
+)
