@@ -29,6 +29,8 @@ def run_command(argv: Sequence[str]) -> int:
         config = ModeConfig.load(argv, os.environ)
     except ConfigError as exc:
         return _refuse(str(exc))
+    for note in config.notes:
+        sys.stderr.write(f"scaleout: {note}\n")
     from scaleout.app import run
 
     try:

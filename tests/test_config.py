@@ -167,12 +167,12 @@ def test_flag_over_own_variable_over_vllm_variable_over_file_over_default(tmp_pa
 def test_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(
-        "model: M\nserved-model-name: [a, b]\nenable-auto-tool-choice: true\ndefault-chat-template-kwargs: {enable_thinking: false}\n"
+        "model: M\nserved-model-name: [a, b]\ntrust-request-chat-template: true\ndefault-chat-template-kwargs: {enable_thinking: false}\n"
         "disable-uvicorn-access-log: true\nenable-log-requests: true\nport: 81\nmax-model-len: 4k\nmode: render-only\n"
     )
     config = load("--config", str(file))
     assert (config.mode, config.model, config.served_model_names) == (Mode.RENDER_ONLY, "M", ("a", "b"))
-    assert config.enable_auto_tool_choice
+    assert config.trust_request_chat_template
     assert config.default_chat_template_kwargs == {"enable_thinking": False}
     assert not config.access_log
     assert (config.port, config.max_model_len) == (81, 4000)
@@ -335,6 +335,17 @@ def test_what_kubernetes_and_tests_put_into_the_environment_is_not_ours() -> Non
         "SCALEOUT_TEST_CACHE": "somewhere",
     }
     assert load(*RENDER, **links).port == 8000
+
+
+def test_chat_template_is_a_file_or_the_text_itself(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ messages }}")
+    assert load(*RENDER, "--chat-template", str(file)).chat_template == "{{ messages }}"
+    assert load(*RENDER, "--chat-template", "{% if a/b %}{% endif %}").chat_template == "{% if a/b %}{% endif %}"
+    assert "there is no such file" in problem(*RENDER, "--chat-template", str(tmp_path / "other"))
+    assert "there is no such file" in problem(*RENDER, "--chat-template", "other.jinja")
+    file.write_bytes(b"\xff{")
+    assert "utf-8" in problem(*RENDER, "--chat-template", str(file))
 
 
 # ---------------------------------------------------------------------------------------------- settings together

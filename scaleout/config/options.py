@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from attrs import Factory, field, frozen
@@ -168,8 +169,22 @@ def _read_object(value: Any) -> Mapping[str, Any]:
     return value
 
 
+def _read_template(value: Any) -> str:
+    text = _read_text(value)
+    if "{" in text or "\n" in text:
+        return text
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    if "/" in text or path.suffix:
+        raise ValueError("there is no such file, and it is no template either")
+    return text
+
+
 TEXT = Kind(_read_text, "TEXT")
 TEXTS = Kind(_read_texts, "TEXT", many=True)
 COMMA_LIST = Kind(_read_list, "A,B")
 SWITCH = Kind(_read_switch, "", switch=True)
+TEMPLATE = Kind(_read_template, "FILE")
+"""The text of a template, from the name of its file or as it stands. A bare word is left for the model's own named templates."""
 OBJECT = Kind(_read_object, "JSON")

@@ -45,6 +45,7 @@ _MEDIA = "requests with media are not served yet"
 _LORA = "LoRA adapters are not served"
 
 _IGNORED = {
+    "enable-auto-tool-choice": (0, "tool calls are always read where the output format is known"),
     "disable-fastapi-docs": (0, _NO_DOCS),
     "enable-offline-docs": (0, _NO_DOCS),
     "enable-prompt-tokens-details": (0, "cached tokens are always reported when the engine knows them"),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
-from scaleout.config.options import COMMA_LIST, OBJECT, SWITCH, TEXT, TEXTS, choice, decimal, integer, option
+from scaleout.config.options import COMMA_LIST, OBJECT, SWITCH, TEMPLATE, TEXT, TEXTS, choice, decimal, integer, option
 
 
 class Mode(StrEnum):
@@ -163,7 +163,9 @@ class EngineOptions:
         integer(1, 1024, words={"auto": None}),
         "Tokens in one block of the KV cache. Default: the backend's choice.",
     )
-    scheduling_policy: Literal["fcfs", "priority"] = _engine("fcfs", choice("fcfs", "priority"), "Order of waiting requests.")
+    scheduling_policy: Literal["fcfs", "priority"] = _engine(
+        "fcfs", choice("fcfs", "priority"), "Order of waiting requests."
+    )
     seed: int | None = _engine(
         None,
         integer(0, words={"none": None}),
@@ -192,7 +194,7 @@ class ModeConfig:
     mode_source: str = field(default="the configuration", kw_only=True)
     """How the mode was chosen, for error texts."""
     notes: Sequence[str] = field(default=(), kw_only=True)
-    """What the log should say once at start: settings that were accepted and have no effect here."""
+    """What is said once at start: settings that were accepted and have no effect here."""
 
     model: str = _model("", TEXT, "Hugging Face folder, hub id, or GGUF file.")
     served_model_names: Sequence[str] = _model(
@@ -258,7 +260,9 @@ class ModeConfig:
         False, SWITCH, "Take any model name in requests and echo it.", vllm_env="VLLM_SKIP_MODEL_NAME_VALIDATION"
     )
 
-    chat_template: str | None = _render(None, TEXT, "Chat template, as a file or as text. Default: the model's.")
+    chat_template: str | None = _render(
+        None, TEMPLATE, "Chat template: a file, or the text itself. Default: the model's."
+    )
     chat_template_content_format: Literal["auto", "string", "openai"] = _render(
         "auto", choice("auto", "string", "openai"), "How templates see message content. auto looks at the template."
     )
@@ -283,9 +287,10 @@ class ModeConfig:
         4, integer(1, 256), "Threads for long render and derender work, each process.", name="--renderer-num-workers"
     )
 
-    enable_auto_tool_choice: bool = _derender(False, SWITCH, "Read tool calls when tool_choice is auto.")
-    tool_call_parser: str | None = _derender(None, TEXT, "Output format of tool calls.")
-    reasoning_parser: str | None = _derender(None, TEXT, "Output format of reasoning.")
+    tool_call_parser: str | None = _derender(
+        None, TEXT, "Output format of tool calls. Default: what the model's template and vocabulary show."
+    )
+    reasoning_parser: str | None = _derender(None, TEXT, "Output format of reasoning. Default: likewise.")
 
     log_level: str = _log(
         "info",
