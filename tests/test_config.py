@@ -223,7 +223,11 @@ def test_the_files_that_come_with_the_program(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_what_is_commented_out_in_those_files_would_work(tmp_path: Path, mode: Mode) -> None:
+def test_what_is_commented_out_in_those_files_would_work(
+    tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "template.jinja").write_text("{{ messages }}")
     file = tmp_path / "all.toml"
     lines = (REPOSITORY / "conf" / f"{mode}.toml").read_text().splitlines()
     file.write_text(

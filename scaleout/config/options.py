@@ -175,7 +175,10 @@ def _read_template(value: Any) -> str:
         return text
     path = Path(text).expanduser()
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as exc:
+            raise ValueError(exc.strerror) from None
     if "/" in text or path.suffix:
         raise ValueError("there is no such file, and it is no template either")
     return text
