@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -24,7 +25,9 @@ class _Choice:
     def add(self, delta: TokenDelta) -> None:
         self.token_ids.extend(delta.token_ids)
         if delta.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
+            if self.logprobs is None:
+                self.logprobs = []
+            self.logprobs.extend(delta.logprobs)
         self.last = delta
 
     def whole(self, index: int) -> TokenDelta:
@@ -36,7 +39,7 @@ async def generate_whole(
     engine: Engine, request: GenerateRequest, model: str, watch: Watch | None = None
 ) -> GenerateResponse:
     """Run a request to its end, or until `watch` has seen enough. Raises what the engine raises."""
-    choices = [_Choice() for _ in range(request.sampling_params.n)]
+    choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # grows with the answer: only the engine knows whether n is sane
     prompt = kv = ec = None
     async with aclosing(engine.generate(request)) as deltas:  # type: ignore[type-var]
         async for delta in deltas:
@@ -48,12 +51,12 @@ async def generate_whole(
                 break
     usage = Usage(
         len(request.token_ids),
-        sum(len(choice.token_ids) for choice in choices),
+        sum(len(choice.token_ids) for choice in choices.values()),
         prompt.cached_tokens if prompt is not None else None,
     )
     return GenerateResponse(
         request_id=request.request_id,
-        choices=[choice.whole(i) for i, choice in enumerate(choices)],
+        choices=[choices[i].whole(i) for i in range(request.sampling_params.n)],
         model=model,
         created=int(time.time()),
         usage=usage,
@@ -71,7 +74,7 @@ async def generate_chunks(engine: Engine, request: GenerateRequest) -> AsyncGene
     """
     options = request.stream_options
     continuous = options is not None and options.include_usage and options.continuous_usage_stats
-    counts = [0] * request.sampling_params.n
+    counts: defaultdict[int, int] = defaultdict(int)
     cached: int | None = None
     first = True
     async with aclosing(engine.generate(request)) as deltas:  # type: ignore[type-var]
@@ -91,4 +94,4 @@ async def generate_chunks(engine: Engine, request: GenerateRequest) -> AsyncGene
             )
             first = False
     if options is not None and options.include_usage:
-        yield GenerateChunk(request.request_id, [], Usage(len(request.token_ids), sum(counts), cached))
+        yield GenerateChunk(request.request_id, [], Usage(len(request.token_ids), sum(counts.values()), cached))
