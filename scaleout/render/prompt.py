@@ -111,6 +111,7 @@ class PromptWriter:
             content_format=settings.content_format,
             limits=TemplateLimits(limits.max_template_seconds, limits.max_template_chars),
         )
+        self._templates.prepare()
         self._control = ControlTokens.of(tokenizer) if settings.special_tokens_in_content == "text" else None
         eos_ids = model.eos_token_ids or ([] if tokenizer.eos_id is None else [tokenizer.eos_id])
         self._eos = {id: tokenizer.added_tokens.get(id, "") for id in eos_ids}

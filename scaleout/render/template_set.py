@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 from attrs import frozen
@@ -46,6 +47,12 @@ class TemplateSet:
         self._content_format = content_format
         self._limits = limits or TemplateLimits()
         self._compile = lru_cache(REQUEST_TEMPLATES + len(self._own) + 1)(self._compile_now)
+
+    def prepare(self) -> None:
+        """Compile the server's own templates now. One that does not compile is reported to the requests that need it."""
+        for source in filter(None, (self._override, *self._own.values())):
+            with suppress(BadRequest):
+                self._compile(source)
 
     def pick(self, requested: str | None, has_tools: bool) -> ViewedTemplate:
         """The template for a request that brings `requested` (a template, or the name of one of the model's) or nothing.
