@@ -14,7 +14,6 @@ from scaleout.core import (
     ChatRequest,
     ChoiceAnswer,
     ChoiceDelta,
-    CompletionRequest,
     Content,
     DecodedLogprob,
     DecodedPosition,
@@ -24,15 +23,20 @@ from scaleout.core import (
     ToolStart,
     Usage,
 )
-from scaleout.dialects.fields import SharedBody, check_shared, options_of, prepare_shared, wishes_of
+from scaleout.dialects.dialect import Gather, Request
+from scaleout.dialects.fields import SharedBody, check_shared, make_request_id, options_of, prepare_shared, wishes_of
 from scaleout.dialects.messages_in import read_messages, read_tool_choice, read_tools
 from scaleout.errors import BadRequest
 from scaleout.wire import write_usage
 
 NAME = "chat"
 PATH = "/v1/chat/completions"
-ID_PREFIX = "chatcmpl"
+ID_PREFIX = "chatcmpl-"
 NAMED_EVENTS = False
+
+
+def name_request(wanted: Request, traced: str | None) -> str:
+    return make_request_id(ID_PREFIX, wanted.options, traced)
 
 
 @define(kw_only=True, slots=True)
@@ -123,9 +127,7 @@ def _read_documents(documents: Sequence[Mapping[str, Json]] | None) -> Sequence[
 # ---------------------------------------------------------------------------------------------- answers
 
 
-def response(
-    head: AnswerHead, request: ChatRequest | CompletionRequest | None, answers: Sequence[ChoiceAnswer], usage: Usage
-) -> Json:
+def response(head: AnswerHead, request: Request | None, answers: Sequence[ChoiceAnswer], usage: Usage) -> Json:
     """A whole `chat.completion`, every key present."""
     show_ids = request is not None and request.options.return_token_ids
     return {
@@ -183,7 +185,7 @@ def _logprob(one: DecodedLogprob) -> dict[str, Json]:
     return {"token": one.token, "logprob": one.logprob, "bytes": None if one.bytes is None else list(one.bytes)}
 
 
-def open_stream(request: ChatRequest | CompletionRequest | None) -> dict[str, Json]:
+def open_stream(request: Request | None) -> dict[str, Json]:
     """What the chunks of one choice must remember, as JSON: whether the role was sent, whether ids are shown."""
     return {"ids": True} if request is not None and request.options.return_token_ids else {}
 
@@ -257,3 +259,8 @@ def _delta(delta: ChoiceDelta, first: bool) -> dict[str, Json]:
 def says_something(delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:
     """Whether a chunk of this delta would carry anything: an empty one is not sent while text is held back."""
     return bool(delta.events or delta.finish_reason or delta.logprobs or (carry.get("ids") and delta.token_ids))
+
+
+def gather(request: Request | None) -> Gather | None:
+    """Chunks leave nothing open."""
+    return None

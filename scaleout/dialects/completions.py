@@ -10,7 +10,6 @@ from scaleout import codec
 from scaleout.codec import Unfit
 from scaleout.core import (
     AnswerHead,
-    ChatRequest,
     ChoiceAnswer,
     ChoiceDelta,
     CompletionRequest,
@@ -19,15 +18,20 @@ from scaleout.core import (
     Json,
     Usage,
 )
-from scaleout.dialects.fields import SharedBody, check_shared, options_of, prepare_shared, wishes_of
+from scaleout.dialects.dialect import Gather, Request
+from scaleout.dialects.fields import SharedBody, check_shared, make_request_id, options_of, prepare_shared, wishes_of
 from scaleout.errors import BadRequest
 from scaleout.wire import write_usage
 
 NAME = "completions"
 PATH = "/v1/completions"
-ID_PREFIX = "cmpl"
+ID_PREFIX = "cmpl-"
 NAMED_EVENTS = False
 DEFAULT_MAX_TOKENS = 16
+
+
+def name_request(wanted: Request, traced: str | None) -> str:
+    return make_request_id(ID_PREFIX, wanted.options, traced)
 
 
 @define(kw_only=True, slots=True)
@@ -93,9 +97,7 @@ def _ids(value: Json, path: str) -> list[int]:
 # ---------------------------------------------------------------------------------------------- answers
 
 
-def response(
-    head: AnswerHead, request: ChatRequest | CompletionRequest | None, answers: Sequence[ChoiceAnswer], usage: Usage
-) -> Json:
+def response(head: AnswerHead, request: Request | None, answers: Sequence[ChoiceAnswer], usage: Usage) -> Json:
     """A whole `text_completion`, every key present."""
     show_ids = request is not None and request.options.return_token_ids
     return {
@@ -137,7 +139,7 @@ def _logprobs(positions: Sequence[DecodedPosition] | None) -> Json:
     }
 
 
-def open_stream(request: ChatRequest | CompletionRequest | None) -> dict[str, Json]:
+def open_stream(request: Request | None) -> dict[str, Json]:
     """What the chunks of one choice must remember, as JSON."""
     return {"ids": True} if request is not None and request.options.return_token_ids else {}
 
@@ -177,3 +179,8 @@ def chunk(
 def says_something(delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:
     """Whether a chunk of this delta would carry anything: an empty one is not sent while text is held back."""
     return bool(delta.events or delta.finish_reason or delta.logprobs or (carry.get("ids") and delta.token_ids))
+
+
+def gather(request: Request | None) -> Gather | None:
+    """Chunks leave nothing open."""
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from scaleout.core import (
@@ -17,9 +17,15 @@ from scaleout.core import (
 
 Request = ChatRequest | CompletionRequest
 
+Gather = Callable[[Sequence[Json]], list[Json]]
+"""The next events of one stream → the same events, completed from those before. It remembers the whole answer."""
+
 
 class Dialect(Protocol):
-    """`NAME` for states and metrics, `PATH` of the coupled route, `ID_PREFIX` of answers, `NAMED_EVENTS`: streams name their events."""
+    """`NAME` for states and metrics, `PATH` of the coupled route, `ID_PREFIX` of requests' ids.
+
+    `NAMED_EVENTS`: streams name their events, and end with their usage (`parse` asks for it) instead of `[DONE]`.
+    """
 
     @property
     def NAME(self) -> str: ...
@@ -29,6 +35,9 @@ class Dialect(Protocol):
     def ID_PREFIX(self) -> str: ...
     @property
     def NAMED_EVENTS(self) -> bool: ...
+
+    def name_request(self, wanted: Request, traced: str | None) -> str:
+        """The id of a request; `traced` is its X-Request-Id."""
 
     def parse(self, body: Mapping[str, Json]) -> Request:
         """A request body as a request noun. Raises `InvalidField` with the JSON path, or `BadRequest`."""
@@ -51,3 +60,6 @@ class Dialect(Protocol):
 
     def says_something(self, delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:
         """Whether a chunk of `delta` would carry anything."""
+
+    def gather(self, request: Request | None) -> Gather | None:
+        """For who holds a whole stream in memory: completes what `chunk` leaves empty because it does not remember the answer."""

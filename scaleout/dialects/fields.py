@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+from uuid import uuid4
 
 from attrs import define
 
@@ -210,6 +211,11 @@ def options_of(body: SharedBody, *, add_special_tokens: bool) -> RequestOptions:
         kv_transfer_params=body.kv_transfer_params,
         ec_transfer_params=body.ec_transfer_params,
     )
+
+
+def make_request_id(prefix: str, options: RequestOptions, traced: str | None) -> str:
+    """A request's id: after the caller's X-Request-Id, else the id in its body, else chance."""
+    return f"{prefix}{traced or options.request_id or uuid4().hex[:16]}"
 
 
 def read_text(value: Any, path: str) -> str:

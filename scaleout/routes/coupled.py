@@ -13,8 +13,7 @@ from scaleout.pipeline.answer import answer_stream, answer_whole
 from scaleout.pipeline.derendering import open_head
 from scaleout.routes.answers import json_response
 from scaleout.routes.body import read_json
-from scaleout.routes.keys import METRICS, STAGES
-from scaleout.routes.render import stem
+from scaleout.routes.keys import METRICS, REQUEST_ID, STAGES
 from scaleout.routes.sse import EventStream
 from scaleout.routes.table import Handler, Route
 from scaleout.routes.work import run
@@ -29,7 +28,7 @@ def make_handler(dialect: Dialect) -> Handler:
         def work() -> tuple[Request, str, list[GenerateRequest]]:
             wanted = dialect.parse(body)
             model = stages.served(wanted.options.model)
-            return wanted, model, front.render(wanted, f"{dialect.ID_PREFIX}-{stem(request, wanted)}")
+            return wanted, model, front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)))
 
         wanted, model, rendered = await run(request, work)
         request.app[METRICS].rendered_tokens.inc(sum(len(one.token_ids) for one in rendered))

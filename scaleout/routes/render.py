@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from aiohttp import web
 from attrs import evolve
 
@@ -21,11 +19,6 @@ from scaleout.routes.work import run
 from scaleout.wire import write_generate_request
 
 
-def stem(request: web.Request, wanted: Request) -> str:
-    """What a request's id is made of: the caller's header, the body's id, or chance."""
-    return request.get(REQUEST_ID) or wanted.options.request_id or uuid4().hex[:16]
-
-
 def make_handler(dialect: Dialect) -> Handler:
     async def render(request: web.Request) -> web.StreamResponse:
         body = await read_json(request)
@@ -37,7 +30,7 @@ def make_handler(dialect: Dialect) -> Handler:
             model = request.app[STAGES].served(wanted.options.model)
             if len(wanted.options.request_id or "") > limit:
                 raise BadRequest(f"request_id is longer than {limit} characters", "request_id")
-            rendered = front.render(wanted, f"{dialect.ID_PREFIX}-{stem(request, wanted)}")
+            rendered = front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)))
             if wanted.options.return_derender_state:
                 rendered = [with_state(front, dialect, wanted, one, model) for one in rendered]
             wire: Json = [write_generate_request(one) for one in rendered]
