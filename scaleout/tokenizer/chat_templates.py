@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from scaleout.errors import ConfigError
+from scaleout.tokenizer.json_file import read_json_object
 
 
 def read_chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | dict[str, str] | None:
@@ -23,8 +22,8 @@ def read_chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str
     if files:
         return files["default"] if list(files) == ["default"] else files
     found = named_templates(tokenizer_config.get("chat_template"))
-    if found is None and (old := folder / "chat_template.json").is_file():
-        found = named_templates(_read_old(old))
+    if found is None:
+        found = named_templates(read_json_object(folder / "chat_template.json").get("chat_template"))
     return found
 
 
@@ -48,11 +47,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.name} of the model cannot be read: {error}") from None
-
-
-def _read_old(path: Path) -> Any:
-    try:
-        value = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"{path.name} of the model cannot be read: {error}") from None
-    return value.get("chat_template") if isinstance(value, dict) else value

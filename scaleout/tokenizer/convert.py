@@ -11,11 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import orjson
-
 from scaleout.errors import ConfigError
 from scaleout.tokenizer.build import Built, parse_tokenizer
 from scaleout.tokenizer.hub import SMALL_FILES
+from scaleout.tokenizer.json_file import read_json_object
 
 TIMEOUT = 300
 """Seconds. The largest vocabularies take some ten; a converter that hangs must not hang the server's start."""
@@ -39,7 +38,7 @@ def convert_folder(folder: Path, name: str) -> tuple[Built, bytes]:
     if not (kept / "tokenizer.json").exists():
         _convert(folder, name, kept)
     raw = (kept / "tokenizer.json").read_bytes()
-    about = orjson.loads((kept / "about.json").read_bytes())
+    about = read_json_object(kept / "about.json")
     library = parse_tokenizer(raw)
     library.encode_special_tokens = about["split_special_tokens"]
     return Built(library, about["special_tokens"], repr(about)), raw

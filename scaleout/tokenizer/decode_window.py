@@ -45,7 +45,7 @@ EMPTY = DecodeWindow()
 
 def open_window(tokenizer: Tokenizer, prompt_tail_ids: Sequence[int]) -> DecodeWindow:
     """The window behind a prompt. `prompt_tail_ids`: the last few ids of it, or none when the prompt is not known."""
-    tail = prompt_tail_ids[-CONTEXT_IDS:]
+    tail = [token_id for token_id in prompt_tail_ids[-CONTEXT_IDS:] if tokenizer.piece(token_id) is not None]
     if not tokenizer.reads_tokens_alone:
         return DecodeWindow(ids=tuple(tail), read=len(tail))
     data = b"".join(tokenizer.token_bytes(token_id) or b"" for token_id in tail)

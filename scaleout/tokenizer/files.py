@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 from attrs import field, frozen
 
 from scaleout.errors import ConfigError
 from scaleout.tokenizer.chat_templates import read_chat_template
+from scaleout.tokenizer.json_file import read_json_object
 from scaleout.tokenizer.model_length import read_max_model_len, read_vocab_size, text_section
 
 ChatTemplate = str | dict[str, str] | None
@@ -100,9 +100,9 @@ def read_folder(model: str, folder: Path, revision: str | None = None) -> ModelF
         raise ConfigError(
             f"The folder of {model!r} has no config.json, no tokenizer.json and not exactly one GGUF file."
         )
-    config = read_json(folder / "config.json")
-    generation_config = read_json(folder / "generation_config.json")
-    tokenizer_config = read_json(folder / "tokenizer_config.json")
+    config = read_json_object(folder / "config.json")
+    generation_config = read_json_object(folder / "generation_config.json")
+    tokenizer_config = read_json_object(folder / "tokenizer_config.json")
     return ModelFiles(
         name=model,
         folder=folder,
@@ -118,19 +118,6 @@ def read_folder(model: str, folder: Path, revision: str | None = None) -> ModelF
         revision=revision,
         tokenizer_folder=folder,
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} when there is no such file. Raises ConfigError for anything that is no JSON object."""
-    try:
-        value = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (orjson.JSONDecodeError, OSError) as error:
-        raise ConfigError(f"{path.name} of the model cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path.name} of the model must hold a JSON object.")
-    return value
 
 
 def _first_ids(*found: Any) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, models
 
 from scaleout.errors import ConfigError
-from scaleout.tokenizer.build import Built, set_parts, template
+from scaleout.tokenizer.build import Built, ends_template, set_parts
 from scaleout.tokenizer.gguf import ArrayLength, read_gguf
 from scaleout.tokenizer.recorded import rebuilt_class, recorded
 from scaleout.tokenizer.token_bytes import byte_alphabet, spell_bytes
@@ -168,4 +168,4 @@ def _set_ends(library: tokenizers.Tokenizer, named: Mapping[str, str], about: Ma
         ends.append(
             (token, token_id) if about.get(flag, default) and token is not None and token_id is not None else None
         )
-    library.post_processor = template(*ends)
+    library.post_processor = ends_template(*ends)

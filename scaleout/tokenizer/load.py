@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from scaleout.errors import ConfigError
-from scaleout.tokenizer.build import Built, build_from_json, folder_class
+from scaleout.tokenizer.build import Built, build_from_json
 from scaleout.tokenizer.files import ModelFiles
-from scaleout.tokenizer.recorded import PLAIN, rebuilt_class
+from scaleout.tokenizer.recorded import PLAIN, choose_class, rebuilt_class
 from scaleout.tokenizer.tokenizer import Tokenizer
 
 
@@ -31,7 +31,12 @@ def _build(files: ModelFiles) -> tuple[Built, bytes]:
         raise ConfigError(f"The model {files.name!r} has no tokenizer.")
     path = folder / "tokenizer.json"
     raw = path.read_bytes() if path.is_file() else b""
-    class_name = folder_class(folder, files.config, files.tokenizer_config, raw)
+    class_name = choose_class(
+        files.config.get("model_type"),
+        files.tokenizer_config.get("tokenizer_class") or files.config.get("tokenizer_class"),
+        model_name=files.name,
+        byte_level=b'"ByteLevel"' in raw,
+    )
     if raw and (class_name == PLAIN or rebuilt_class(class_name, files.tokenizer_config)):
         return build_from_json(raw, class_name, files.tokenizer_config, folder), raw
 

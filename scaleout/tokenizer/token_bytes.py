@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -58,21 +58,27 @@ def _steps(decoder: Mapping[str, Any]) -> list[Step] | None:
             return [_replace(pattern, content)]
         case {"type": "Metaspace", "replacement": mark}:
             return [_replace(mark, " ")]
-        # What these two do happens at the start of a text, and an answer never starts one: it continues a prompt.
-        case {"type": "Fuse"} | {"type": "Strip", "content": " ", "start": 0 | 1, "stop": 0}:
-            return []
-        case {"type": "Sequence", "decoders": decoders}:
-            return _join(map(_steps, decoders))
+        case {"type": "Sequence", "decoders": [*decoders]}:
+            return _sequence(decoders)
         case _:
             return None
 
 
-def _join(parts: Iterable[list[Step] | None]) -> list[Step] | None:
+def _sequence(decoders: Sequence[Mapping[str, Any]]) -> list[Step] | None:
     joined: list[Step] = []
-    for part in parts:
-        if part is None:
+    fused = False
+    for decoder in decoders:
+        match decoder:
+            case {"type": "Fuse"}:
+                fused = True
+                continue
+            # On the fused text it acts at the start alone, and an answer never starts a text: it continues a prompt.
+            case {"type": "Strip", "content": " ", "stop": 0} if fused:
+                continue
+        steps = _steps(decoder)
+        if steps is None or fused or _byte_level in joined:
             return None
-        joined += part
+        joined += steps
     return joined
 
 
