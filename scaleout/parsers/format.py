@@ -58,7 +58,8 @@ class Calls:
 class Format:
     """How one model family writes. `tokens`: spellings that count only as that token when the vocabulary has it (FORMATS R2).
 
-    `required`: tokens without which the format cannot work. `end_tokens` never show. `turn`: what starts the header of the
+    `required`: tokens without which the format cannot work; `otherwise`: the format for vocabularies without them. `end_tokens` never
+    show. `turn`: what starts the header of the
     assistant's turn. `layout`: markers in content that never show. `greeting`: words that are dropped at the start of content.
     `erased`: markers that vanish as if they had not been there, each with the character that ends it, if it has one. `headers`: what
     opens a message's header, and `start` the region that reads the first one. `tool_parsers`, `reasoning_parsers`: the peer's names
@@ -70,6 +71,7 @@ class Format:
     calls: Calls | None = None
     tokens: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    otherwise: Format | None = None
     end_tokens: tuple[str, ...] = ()
     turn: tuple[str, ...] = ()
     layout: tuple[str, ...] = ()
@@ -102,6 +104,8 @@ def bind(format: Format, added_tokens: Iterable[str]) -> Format:
     """
     known = set(added_tokens)
     missing = [token for token in format.required if token not in known]
+    if missing and format.otherwise:
+        return bind(format.otherwise, known)
     if missing:
         raise ValueError(
             f"the output format {format.name!r} needs tokens that this vocabulary lacks: {', '.join(missing)}"

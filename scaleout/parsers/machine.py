@@ -96,7 +96,7 @@ def load_state(format: Format, value: Json) -> ParserState:
         raise BadState("the parser state contradicts itself about the open call")
     elif call.announced and (state.raw or not state.count):
         raise BadState("the parser state holds text of a call that is announced")
-    elif max(call.mark, call.start, call.stop) > length(state.raw):
+    elif not call.announced and max(call.mark, call.start, call.stop) > length(state.raw):
         raise BadState("the parser state points behind its text")
     return state
 

@@ -40,6 +40,8 @@ class Text:
     markers: Mapping[str, Go] = field(factory=dict)
     first: Mapping[str, Go] = field(factory=dict)
     then: str = ""
+    once: bool = False
+    """`first` counts only while there is no content yet."""
     find: Markers = field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -77,15 +79,11 @@ class Text:
         start = at + len(text[at:]) - len(text[at:].lstrip(WHITESPACE))
         if state.edge:
             reader.at = at = start
-        late = (bool(self.sink) and getattr(state, self.sink)) or start - at > HOLD_LIMIT
-        found = None if late else self.find.whole.match(text, start)
-        if (
-            found is None
-            and not late
-            and not reader.final
-            and (start == len(text) or self.find.begun.match(text, start))
-        ):
+        late = (self.once and state.content) or start - at > HOLD_LIMIT
+        undecided = start == len(text) or self.find.begun.match(text, start) is not None
+        if undecided and not late and not reader.final:
             return False
+        found = None if late else self.find.whole.match(text, start)
         if found is None:
             state.region, reader.searched = self.then, 0
             return True

@@ -48,19 +48,24 @@ def build_table(format: Format, calls: Calls | None) -> Table:
         inside = each(closers if at_call else (), Go("drop", "thought")) | each(thought.layout, Go("drop", "thought"))
         inside |= thinks | each(thought.close, to_start) | (opens if at_call else {})
 
+    def erased(region: str) -> dict[str, Go]:
+        return {
+            encode(marker): Go("erase", f"{region} tag" if end else region) for marker, end in format.erased.items()
+        }
+
     table: dict[str, Text | Body] = {
-        "content": Text("content", "content", content | each(format.erased, Go("erase", "content tag"))),
-        "thought": Text("thought", "reasoning", inside | each(format.erased, Go("erase", "thought tag"))),
+        "content": Text("content", "content", content | erased("content")),
+        "thought": Text("thought", "reasoning", inside | erased("thought")),
     }
-    for name in ("content", "thought") if format.erased else ():
-        table[f"{name} tag"] = Text(f"{name} tag", "", {">": Go("erase", name)})
+    for end in filter(None, format.erased.values()):
+        table |= {f"{name} tag": Text(f"{name} tag", "", {end: Go("erase", name)}) for name in ("content", "thought")}
     if starts or (thought and thought.first):
         firsts = (
             opening(calls.first if calls else {})
             | each(thought.first if thought else (), to_thought)
             | each(format.greeting, to_content)
         )
-        table["start"] = Text("start", "content", first=firsts, then="content")
+        table["start"] = Text("start", "content", first=firsts, then="content", once=True)
     if thought and thought.label:
         table["label"] = Text("label", "reasoning", first=each([thought.label], Go("drop", "thought")), then="thought")
     if calls:

@@ -53,23 +53,33 @@ def end_held(reader: Reader, call: CallState) -> None:
 
 
 def gather(reader: Reader, call: CallState, ends: Markers) -> str:
-    """Add text to `call.value` up to the first of `ends`, which is read too and returned; "" when it has not come yet.
+    """Read up to the first of `ends`, which is read too and returned; "" when it has not come yet. `gathered` has the text before it.
 
     An announced call that makes us hold more than the limit ends here: what was held and the rest are content (FORMATS R16).
     """
     text, at = reader.text, reader.at
     found = ends.whole.search(text, at)
     stop = found.start() if found else len(text) if reader.final else ends.sure(text, at)
-    call.value = grown(call.value, text[at:stop])
+    if not call.announced:
+        call.mark = reader.offset() if call.mark < 0 else call.mark
+    else:
+        call.value = grown(call.value, text[at:stop])
     reader.at = found.end() if found else stop
-    if call.announced and length(call.value) > HOLD_LIMIT:
-        reader.at = stop - (length(call.value) - HOLD_LIMIT)
+    if call.announced and (over := length(call.value) - HOLD_LIMIT) > 0:
+        reader.at = stop - over
         held = reader.spell(joined(call.value)[:HOLD_LIMIT])
         reader.end("malformed", call.step)
         reader.leave()
         reader.say("content", held)
         return OVERRUN
     return found[0] if found else ""
+
+
+def gathered(reader: Reader, call: CallState, end: str) -> str:
+    """The text that was gathered before the marker `end`. Before the announcement it is a part of the region's raw text."""
+    text = joined(call.value) if call.announced else reader.cut(call.mark, reader.offset() - len(end))
+    call.value, call.mark = (), -1
+    return text
 
 
 def say_junk(reader: Reader, call: CallState, before: str = "") -> None:

@@ -15,14 +15,15 @@ from scaleout.parsers.bodies.arguments import (
     begin_object,
     begin_value,
     gather,
+    gathered,
     say_junk,
     write_key,
 )
 from scaleout.parsers.body import bound_markers
-from scaleout.parsers.literals import quote, typed
+from scaleout.parsers.literals import escape, quote, typed
 from scaleout.parsers.machine import Reader
 from scaleout.parsers.names import good_name
-from scaleout.parsers.state import HOLD_LIMIT, NESTING_LIMIT, CallState, JsonState, grown, joined, length
+from scaleout.parsers.state import HOLD_LIMIT, NESTING_LIMIT, CallState, JsonState, grown, joined
 from scaleout.parsers.stream import Alphabet, Markers, skip
 
 _HEADER = re.compile(r"(?:(?:call\s*)?:)?\s*(.*)", re.DOTALL)
@@ -69,7 +70,7 @@ class Braces:
         end = gather(reader, call, self.names)
         if not end:
             return False
-        header = _HEADER.match(joined(call.value).strip())
+        header = _HEADER.match(gathered(reader, call, end).strip())
         name = header[1] if header else ""
         if end not in ("{", "(") or not good_name(name):
             reader.at -= len(end)
@@ -116,7 +117,7 @@ class Braces:
             begin_value(reader, call, call.key, kinds or "s")
         elif text[at] in "{[":
             write_key(reader, call, call.key)
-            call.step = "nested"
+            call.json.expect, call.mark, call.step = "v", 0, "nested"
         elif text[at] == "," or self._ends(call).whole.match(text, at):
             call.value, call.key, call.step = (call.key + ":",), "", "key"
         else:
@@ -171,59 +172,65 @@ class Braces:
         """An object or list inside a value: held until its last bracket closes.
 
         `json.expect`: v a value   V a value or ]   k a key or }   : a colon   , a comma or the closing bracket. `json.string`: inside
-        delimiters. `call.key`: the text of a bare word or of a string.
+        delimiters. `call.key`: a bare word; `call.mark`: how many characters have been read.
         """
         json = call.json
         assert json is not None
         while reader.at < len(reader.text):
-            char = reader.text[reader.at]
-            bare = _BARE["k" if json.expect == "k" else "v"].match(reader.text, reader.at)
+            start = reader.at
             if json.string:
                 self._nested_string(reader, call, json)
-            elif self.stops.whole.match(reader.text, reader.at):
+            elif self.stops.whole.match(reader.text, start):
                 reader.end("malformed", self.first)
                 reader.leave()
                 return True
-            elif bare and (call.key or bare[0].strip()):
-                call.key += bare[0]
-                reader.at = bare.end()
             else:
-                reader.at = bare.end() if bare else reader.at + 1
-                if not bare:
-                    self._nested_mark(call, json, char)
+                self._nested_token(reader, call, json)
+            call.mark += reader.at - start
+            if call.mark > HOLD_LIMIT:
+                reader.at -= call.mark - HOLD_LIMIT
+                reader.end("malformed", self.first)
+                reader.leave()
+                return True
             if len(json.stack) <= 1:
                 reader.argue(joined(call.value))
-                call.value, call.step = (), "key"
-                return True
-            if length(call.value) + len(call.key) > HOLD_LIMIT:
-                reader.end("malformed", self.first)
-                reader.leave()
+                call.value, call.mark, call.step = (), -1, "key"
                 return True
         return False
 
     def _nested_string(self, reader: Reader, call: CallState, json: JsonState) -> None:
         text, at = reader.text, reader.at
         end = text.find(self.delimiter, at)
-        call.key += text[at : end if end >= 0 else len(text)]
+        call.value = grown(call.value, escape(reader.spell(text[at : end if end >= 0 else len(text)])))
         reader.at = end + 1 if end >= 0 else len(text)
         if end >= 0:
             json.string = 0
-            self._nested_item(call, json, quote(reader.spell(call.key)))
+            self._nested_item(call, json, '"')
 
     def _nested_item(self, call: CallState, json: JsonState, text: str) -> None:
         """A key or a value is complete."""
-        call.key = ""
         call.value = grown(call.value, text)
         json.expect = ":" if json.expect == "k" else ","
 
+    def _nested_token(self, reader: Reader, call: CallState, json: JsonState) -> None:
+        """A bare word, whitespace or a character that stands for itself."""
+        text, at = reader.text, reader.at
+        if not call.key:
+            reader.at = skip(text, at)
+            if reader.at > at:
+                return
+        bare = _BARE["k" if json.expect == "k" else "v"].match(text, at) if json.expect in ("k", "v", "V") else None
+        if bare:
+            call.key += bare[0]
+            reader.at = bare.end()
+        else:
+            reader.at = at + 1
+            self._nested_mark(call, json, text[at])
+
     def _nested_mark(self, call: CallState, json: JsonState, char: str) -> None:
-        word = call.key.strip()
-        if char == self.delimiter:
-            json.string = 1
-            return
-        if word:
+        if word := call.key.strip():
             self._nested_item(call, json, quote(word) if json.expect == "k" else typed(word, ""))
-        call.key = ""
+            call.key = ""
         top = json.stack[-1:]
         if char in "{[" and json.expect in ("v", "V") and len(json.stack) < NESTING_LIMIT:
             json.stack += char
@@ -241,6 +248,9 @@ class Braces:
             json.stack = json.stack[:-1]
             json.expect = ","
             call.value = grown(call.value, char)
+        elif char == self.delimiter and json.expect in ("k", "v", "V"):
+            json.string = 1
+            call.value = grown(call.value, '"')
         else:
             call.sound = False
 

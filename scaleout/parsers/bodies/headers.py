@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
-from scaleout.parsers.bodies.arguments import gather
+from scaleout.parsers.bodies.arguments import gather, gathered
 from scaleout.parsers.body import bound_markers
 from scaleout.parsers.machine import Reader
 from scaleout.parsers.names import good_name
-from scaleout.parsers.state import CallState, ParserState, joined
+from scaleout.parsers.state import CallState, ParserState
 from scaleout.parsers.stream import WHITESPACE, Alphabet, Markers
 
 _MARKER = {"marker": True}
@@ -70,7 +70,7 @@ class Headers:
             reader.at -= len(end)
             reader.fail()
             return True
-        function, region = self._read(call.key + joined(call.value))
+        function, region = self._read(call.key + gathered(reader, call, end))
         if not function or not reader.state.calls:
             reader.leave(region)
         elif reader.announce(function):

@@ -7,7 +7,16 @@ from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
-from scaleout.parsers.bodies.arguments import OVERRUN, argue_text, begin_object, begin_value, end_held, gather, say_junk
+from scaleout.parsers.bodies.arguments import (
+    OVERRUN,
+    argue_text,
+    begin_object,
+    begin_value,
+    end_held,
+    gather,
+    gathered,
+    say_junk,
+)
 from scaleout.parsers.body import bound_markers
 from scaleout.parsers.machine import Reader
 from scaleout.parsers.names import good_name
@@ -62,7 +71,7 @@ class Pairs:
             return
         if call.step == "text":
             argue_text(reader, reader.text[reader.at :])
-        elif call.step != "held":
+        elif call.step not in ("held", "key"):
             say_junk(reader, call)
         reader.at = len(reader.text)
         reader.end("unclosed", self.first)
@@ -70,7 +79,7 @@ class Pairs:
 
     def _name(self, reader: Reader, call: CallState, end: str) -> None:
         """The name goes on to the first key or the end of the call; a shorter declared name is never guessed."""
-        name = joined(call.value).strip()
+        name = gathered(reader, call, end).strip()
         if end not in (self.key_open, self.call_end) or not good_name(name):
             reader.at -= len(end)
             reader.fail()

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 
 from attrs import evolve, field, frozen
 
-from scaleout.parsers.bodies.arguments import gather
+from scaleout.parsers.bodies.arguments import gather, gathered
 from scaleout.parsers.body import bound_markers
 from scaleout.parsers.json_scan import follow
 from scaleout.parsers.machine import Reader
 from scaleout.parsers.names import good_name
 from scaleout.parsers.regions import layout_before
-from scaleout.parsers.state import CallState, JsonState, joined
+from scaleout.parsers.state import CallState, JsonState
 from scaleout.parsers.stream import WHITESPACE, Alphabet, Markers, skip
 
 _MARKER = {"marker": True}
@@ -97,7 +97,7 @@ class Slots:
         """A word before the name that says nothing."""
         end = gather(reader, call, self.type_ends)
         if end == self.type_end:
-            call.value, call.step = (), "name"
+            call.mark, call.step = -1, "name"
         elif end:
             reader.at -= len(end)
             reader.fail()
@@ -107,7 +107,7 @@ class Slots:
         end = gather(reader, call, self.names)
         if not end:
             return False
-        text = joined(call.value)
+        text = gathered(reader, call, end)
         text = (text.split(self.call_id)[0] if self.call_id else text).strip()
         counted = _COUNTED.fullmatch(text)
         name = (counted[1] if counted else "") if self.counted else text

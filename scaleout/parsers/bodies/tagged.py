@@ -16,12 +16,13 @@ from scaleout.parsers.bodies.arguments import (
     begin_value,
     end_held,
     gather,
+    gathered,
     say_junk,
 )
 from scaleout.parsers.body import bound_markers
 from scaleout.parsers.machine import Reader
 from scaleout.parsers.names import good_name
-from scaleout.parsers.state import CallState, joined
+from scaleout.parsers.state import CallState
 from scaleout.parsers.stream import Alphabet, Markers, skip
 
 _MARKER = {"marker": True}
@@ -81,8 +82,6 @@ class Tagged:
             argue_text(reader, reader.text[reader.at :])
         elif call.step == "parameters":
             say_junk(reader, call)
-        elif call.step == "key":
-            say_junk(reader, call, before=self.parameter)
         reader.at = len(reader.text)
         reader.end("unclosed", self.first)
         reader.leave()
@@ -107,12 +106,12 @@ class Tagged:
         end = gather(reader, call, self.names)
         if not end:
             return False
-        name, _ = _header(joined(call.value))
+        name, _ = _header(gathered(reader, call, end))
         if end != ">" or not good_name(name):
             reader.at -= len(end)
             reader.fail()
         elif begin_object(reader, name):
-            call.value, call.step = (), "parameters"
+            call.step = "parameters"
         return True
 
     def _parameters(self, reader: Reader, call: CallState) -> bool:
@@ -146,7 +145,7 @@ class Tagged:
             say_junk(reader, call, before=self.parameter)
             call.step = "parameters"
             return True
-        key, rest = _header(joined(call.value))
+        key, rest = _header(gathered(reader, call, end))
         kinds = reader.state.types.get(call.name, {}).get(key, "")
         if not kinds and self.attribute:
             told = _STRING.search(rest)

@@ -2,6 +2,7 @@
 
 from scaleout.parsers.bodies.slots import Slots
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.formats.mistral_v3 import FORMAT as V3
 
 FORMAT = Format(
     name="mistral",
@@ -10,7 +11,8 @@ FORMAT = Format(
         open={"[TOOL_CALLS]": Slots(name_end=("[ARGS]",), call_id="[CALL_ID]", brace=True, closed=False)},
     ),
     tokens=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"),
-    required=("[TOOL_CALLS]",),
+    required=("[TOOL_CALLS]", "[ARGS]"),
+    otherwise=V3,
     end_tokens=("</s>",),
     turn=("[/INST]",),
     signs=(("[TOOL_CALLS]", "[ARGS]"),),

@@ -14,7 +14,7 @@ FORMAT = Format(
             "[TOOL_CALLS]": Opening(_ARRAY, "body"),
             "<tool_call>": Opening(_ARRAY, "body"),
         },
-        first={"[": Opening(_ARRAY, "element")},
+        first={"[": Opening(_ARRAY, "element"), "[TOOL_CALLS]": Opening(_ARRAY, "body")},
         close=("</tool_call>",),
         strays={"stray": ("]",)},
         fences={"fence": ("```",)},
