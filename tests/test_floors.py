@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ FLOORS = {
     2: {"render", "generate", "derender", "dialects"},
     3: {"pipeline"},
     4: {"routes"},
-    5: {"__main__", "cli", "app", "demo", "demo_model"},
+    5: {"__main__", "cli", "app", "listener", "workers", "demo", "demo_model"},
 }
 FLOOR_OF = {part: floor for floor, parts in FLOORS.items() for part in parts}
 
@@ -146,3 +147,11 @@ def test_names_say_what_things_are() -> None:
         if isinstance(node, ast.ClassDef)
     ]
     assert [name for name in classes if name.endswith(NAMES_THAT_SAY_NOTHING)] == []
+
+
+def test_every_file_is_packed() -> None:
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["*"]
+    files = [path for path in ROOT.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert files
+    assert [path for path in files if not any(path.match(pattern) for pattern in patterns)] == []

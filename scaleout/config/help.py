@@ -77,7 +77,7 @@ def _right(flag: Flag) -> str:
     extra = [f"default {default}"] if (default := _default(flag)) else []
     extra += [f"same as {alias}" for alias in option.aliases]
     extra += [f"off by {option.opposite}"] if option.opposite else []
-    names = [name for name in (flag.env if flag not in (TOKENS_ONLY,) else None, option.vllm_env) if name]
+    names = [name for name in (None if flag is TOKENS_ONLY else flag.env, option.vllm_env) if name]
     extra += ["env " + ", ".join(names)] if names else []
     return f"{option.help} [{'; '.join(extra)}]" if extra else option.help
 
