@@ -115,7 +115,7 @@ def _find(node: Any, kind: str) -> Iterator[Any]:
         yield from _find(child, kind)
 
 
-def tests_content_for_none(tree: Any) -> bool:
+def asks_for_null_content(tree: Any) -> bool:
     """Whether the template asks if a message's content is none, and so wants to see null as null."""
     reading = _Reading(tree)
     while reading._learn():

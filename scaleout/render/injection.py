@@ -17,6 +17,7 @@ from attrs import define, frozen
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from scaleout.errors import BadRequest
 from scaleout.render.spellings import longest_of
 from scaleout.tokenizer import Tokenizer
 
@@ -113,7 +114,9 @@ class Marking:
     marked: bool = False
 
     def text(self, text: str) -> str:
-        """One supplied text with its marks."""
+        """One supplied text with its marks. Raises `BadRequest` for lone surrogates: they could pass for marks, and are no text."""
+        if not text.isascii():
+            _refuse_surrogates(text)
         spelled, places = self.tokens.find(text)
         places += self.tokens.open_ends(text)
         if not places:
@@ -142,6 +145,13 @@ class Marking:
             key: value if key in own_words or (key == "role" and value in ROLES) else self.value(value)
             for key, value in message.items()
         }
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise BadRequest(f"The text holds half a surrogate pair at character {e.start}.", "messages") from None
 
 
 @frozen

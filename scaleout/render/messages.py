@@ -11,7 +11,7 @@ from attrs import frozen
 from scaleout.core import Json, Message, Part, Tool, ToolCall
 from scaleout.errors import BadRequest
 from scaleout.render.chat_template import ChatTemplate
-from scaleout.render.content_format import ContentFormat, detect_content_format, tests_content_for_none
+from scaleout.render.content_format import ContentFormat, asks_for_null_content, detect_content_format
 
 TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
 MEDIA_PARTS = frozenset(
@@ -41,7 +41,7 @@ class TemplateView:
         return cls(
             content_format or detect_content_format(template.tree),
             "developer" in template.constants,
-            tests_content_for_none(template.tree),
+            asks_for_null_content(template.tree),
             "thinking" in template.attributes,
         )
 

@@ -191,9 +191,9 @@ class Renderer:
     def _carried_prompt(self, request: ChatRequest) -> Prompt | None:
         """Ids that another stage already rendered and that travel in `kv_transfer_params`; None where there are none."""
         params = request.options.kv_transfer_params
-        if params is None or "prompt_token_ids" not in params or request.options.echo:
+        ids = None if params is None or request.options.echo else params.get("prompt_token_ids")
+        if ids is None:
             return None
-        ids = params["prompt_token_ids"]
         name = "kv_transfer_params.prompt_token_ids"
         if not isinstance(ids, list) or not ids or not all(type(id) is int and id >= 0 for id in ids):
             raise BadRequest(

@@ -15,7 +15,14 @@ from scaleout.tokenizer import ModelFiles, Tokenizer
 from .conftest import MODELS
 
 U, A, S = "user", "assistant", "system"
-TALK = [Message(S, "Be brief."), Message(U, "Hi"), Message(A, "Hello there"), Message(U, "2+2?"), Message(A, "4"), Message(U, "thanks")]
+TALK = [
+    Message(S, "Be brief."),
+    Message(U, "Hi"),
+    Message(A, "Hello there"),
+    Message(U, "2+2?"),
+    Message(A, "4"),
+    Message(U, "thanks"),
+]
 CALLS = [
     Message(U, "Weather?"),
     Message(A, "Checking.", tool_calls=[ToolCall("c", "get", {"city": "Oslo"})]),
@@ -23,7 +30,13 @@ CALLS = [
     Message(A, "12 degrees"),
     Message(U, "ok"),
 ]
-ENDS = {"smollm2": "<|im_end|>", "qwen3": "<|im_end|>", "llama3_1": "<|eot_id|>", "deepseek_v3": "<｜end▁of▁sentence｜>", "gemma3": "<end_of_turn>"}
+ENDS = {
+    "smollm2": "<|im_end|>",
+    "qwen3": "<|im_end|>",
+    "llama3_1": "<|eot_id|>",
+    "deepseek_v3": "<｜end▁of▁sentence｜>",
+    "gemma3": "<end_of_turn>",
+}
 
 Loaded = Callable[[str], tuple[ModelFiles, Tokenizer]]
 
@@ -47,7 +60,9 @@ def sampled(tokenizer: Tokenizer, answer: GenerateRequest) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(ENDS))
-def test_answers_are_masked_with_the_token_that_ends_them(name: str, loaded: Loaded, make_renderer: Callable[..., Renderer]) -> None:
+def test_answers_are_masked_with_the_token_that_ends_them(
+    name: str, loaded: Loaded, make_renderer: Callable[..., Renderer]
+) -> None:
     answer = render(make_renderer(name), TALK)
     assert sampled(loaded(name)[1], answer) == [f"Hello there{ENDS[name]}", f"4{ENDS[name]}"]
 
@@ -59,15 +74,24 @@ def test_calls_are_the_models_own_words(name: str, loaded: Loaded, make_renderer
     assert sampled(loaded(name)[1], answer) == [f"Checking.{call}{ENDS[name]}", f"12 degrees{ENDS[name]}"]
 
 
-def test_thoughts_are_masked_where_the_template_shows_them(loaded: Loaded, make_renderer: Callable[..., Renderer]) -> None:
+def test_thoughts_are_masked_where_the_template_shows_them(
+    loaded: Loaded, make_renderer: Callable[..., Renderer]
+) -> None:
     renderer, tokenizer = make_renderer("qwen3"), loaded("qwen3")[1]
     talk = [Message(U, "q"), Message(A, "done", reasoning="hm")]
-    assert sampled(tokenizer, render(renderer, talk, add_generation_prompt=False)) == ["<think>\nhm\n</think>\n\ndone<|im_end|>"]
+    assert sampled(tokenizer, render(renderer, talk, add_generation_prompt=False)) == [
+        "<think>\nhm\n</think>\n\ndone<|im_end|>"
+    ]
     assert sampled(tokenizer, render(renderer, [*talk, Message(U, "r")])) == ["done<|im_end|>"]
 
 
 def test_continued_answer_is_masked_to_its_end(loaded: Loaded, make_renderer: Callable[..., Renderer]) -> None:
-    answer = render(make_renderer("smollm2"), [Message(U, "q"), Message(A, "half an")], add_generation_prompt=False, continue_final_message=True)
+    answer = render(
+        make_renderer("smollm2"),
+        [Message(U, "q"), Message(A, "half an")],
+        add_generation_prompt=False,
+        continue_final_message=True,
+    )
     assert sampled(loaded("smollm2")[1], answer) == ["half an"]
     assert answer.assistant_tokens_mask is not None
     assert answer.assistant_tokens_mask[-1] == 1
@@ -95,7 +119,9 @@ GENERATION = (
 
 
 @pytest.mark.parametrize("content", ["4", " spaced ", "\n\nlines\n", "世界"])
-def test_generation_blocks_give_transformers_mask(content: str, model_folder: Callable[[str], Any], make_renderer: Callable[..., Renderer]) -> None:
+def test_generation_blocks_give_transformers_mask(
+    content: str, model_folder: Callable[[str], Any], make_renderer: Callable[..., Renderer]
+) -> None:
     transformers = pytest.importorskip("transformers")
     talk = [Message(U, "q"), Message(A, content), Message(U, "r"), Message(A, "x")]
     answer = render(make_renderer("qwen3", GENERATION), talk, add_generation_prompt=False)

@@ -13,7 +13,11 @@ from scaleout.render.chat_template import ChatTemplate
 CHAT = [
     {"role": "system", "content": "Be <b>brief</b> & 'kind'."},
     {"role": "user", "content": "  Grüße, 世界 😀\n"},
-    {"role": "assistant", "content": "ok", "tool_calls": [{"function": {"name": "f", "arguments": {"b": 2.0, "a": None}}}]},
+    {
+        "role": "assistant",
+        "content": "ok",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"b": 2.0, "a": None}}}],
+    },
     {"role": "tool", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
 ]
 TOOLS = [{"type": "function", "function": {"name": "f", "description": None, "parameters": {"type": "object"}}}]
@@ -108,10 +112,26 @@ def test_variables_are_what_the_template_reads() -> None:
 @pytest.mark.parametrize(
     ("source", "content", "text"),
     [
-        ("{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}", "half an ans", "<user>q</user><assistant>half an ans"),
-        ("{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}", "half  ", "<user>q</user><assistant>half  "),
-        ("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}", "half  ", "<user>q</><assistant>half"),
-        ("{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}", "", "<user>q</user><assistant>"),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}",
+            "half an ans",
+            "<user>q</user><assistant>half an ans",
+        ),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}",
+            "half  ",
+            "<user>q</user><assistant>half  ",
+        ),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}",
+            "half  ",
+            "<user>q</><assistant>half",
+        ),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}",
+            "",
+            "<user>q</user><assistant>",
+        ),
     ],
 )
 def test_open_end_is_cut_as_transformers_does(source: str, content: str, text: str) -> None:
@@ -131,7 +151,11 @@ def test_open_end_in_parts_continues_the_last_text() -> None:
 
 @pytest.mark.parametrize(
     ("source", "content"),
-    [("{{ messages[0].role }}", "text"), ("{{ messages[0].content }}", None), ("{{ messages[0].content[:1] }}", "text")],
+    [
+        ("{{ messages[0].role }}", "text"),
+        ("{{ messages[0].content }}", None),
+        ("{{ messages[0].content[:1] }}", "text"),
+    ],
 )
 def test_open_end_that_cannot_be_found_is_refused(source: str, content: str | None) -> None:
     with pytest.raises(BadRequest, match="continue_final_message") as refused:
@@ -146,19 +170,25 @@ def test_generation_blocks_are_found_where_they_stand() -> None:
     )
     template = ChatTemplate(source)
     assert template.has_generation_blocks
-    messages = [{"role": r, "content": c} for r, c in (("user", "1"), ("assistant", "22"), ("user", "3"), ("assistant", ""))]
+    messages = [
+        {"role": r, "content": c} for r, c in (("user", "1"), ("assistant", "22"), ("user", "3"), ("assistant", ""))
+    ]
     text, ranges = template.render_spans({"messages": messages}, 4)
     assert text == template.render({"messages": messages}, 4) == "<o>1<a>22<e><o>3<a><e>"
     assert [text[a:b] for a, b in ranges] == ["22<e>", "<e>"]
 
 
 def test_ordinary_call_blocks_are_no_generation_blocks() -> None:
-    assert not ChatTemplate("{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}x{% endcall %}").has_generation_blocks
+    assert not ChatTemplate(
+        "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}x{% endcall %}"
+    ).has_generation_blocks
 
 
 def test_template_is_not_disturbed_by_its_variables() -> None:
     """A rendering leaves nothing behind: not in the template, not in what it was given."""
-    template = ChatTemplate("{% set messages = [] %}{% set ns = namespace(a=x) %}{% set ns.a = 2 %}{{ ns.a }}{{ messages }}{{ y }}")
+    template = ChatTemplate(
+        "{% set messages = [] %}{% set ns = namespace(a=x) %}{% set ns.a = 2 %}{{ ns.a }}{{ messages }}{{ y }}"
+    )
     given = {"messages": CHAT, "x": 1, "y": 3}
     before = json.dumps(given)
     assert template.render(given, 1) == template.render({**given, "y": 3}, 1) == "2[]3"

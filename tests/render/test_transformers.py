@@ -20,14 +20,19 @@ from .conftest import MODELS, OUT_OF_TEMPLATE
 transformers = pytest.importorskip("transformers")
 
 TOOLS = [
-    Tool("get_weather", "Current weather <for> a city & \"more\".", {"type": "object", "properties": {"città": {"type": "string"}}}),
+    Tool(
+        "get_weather",
+        'Current weather <for> a city & "more".',
+        {"type": "object", "properties": {"città": {"type": "string"}}},
+    ),
     Tool("ping"),
 ]
 
 Chat = list[tuple[str, str]]
 
 TEXTS = st.text(
-    st.one_of(st.sampled_from(" \n\t<>|'\"{}\\"), st.characters(exclude_categories=["Cs"], max_codepoint=0x1F6FF)), max_size=40
+    st.one_of(st.sampled_from(" \n\t<>|'\"{}\\"), st.characters(exclude_categories=["Cs"], max_codepoint=0x1F6FF)),
+    max_size=40,
 )
 
 
@@ -38,7 +43,8 @@ def as_dicts(messages: list[Message]) -> list[dict[str, Any]]:
         one: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.tool_calls:
             one["tool_calls"] = [
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in message.tool_calls
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}}
+                for c in message.tool_calls
             ]
         if message.tool_call_id is not None:
             one["tool_call_id"] = message.tool_call_id
@@ -50,7 +56,8 @@ def as_dicts(messages: list[Message]) -> list[dict[str, Any]]:
 
 def tool_dicts(tools: list[Tool]) -> list[dict[str, Any]]:
     return [
-        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}} for t in tools
+        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
+        for t in tools
     ]
 
 
@@ -99,7 +106,13 @@ U, A, S = "user", "assistant", "system"
 CONVERSATIONS: dict[str, list[Message]] = {
     "one turn": [Message(U, "What is 2+2?")],
     "system": [Message(S, "You are a lighthouse keeper."), Message(U, "Hello <b>there</b>")],
-    "three turns": [Message(U, "Hi"), Message(A, "Hello!"), Message(U, "Grüße, 世界 😀"), Message(A, " ok\n"), Message(U, "\n\nbye ")],
+    "three turns": [
+        Message(U, "Hi"),
+        Message(A, "Hello!"),
+        Message(U, "Grüße, 世界 😀"),
+        Message(A, " ok\n"),
+        Message(U, "\n\nbye "),
+    ],
     "system in the middle": [Message(U, "one"), Message(A, "two"), Message(S, "now count down"), Message(U, "three")],
     "user after user": [Message(U, "one"), Message(U, "two")],
     "strange role": [Message("critic", "No."), Message(U, "Yes.")],
@@ -108,13 +121,23 @@ CONVERSATIONS: dict[str, list[Message]] = {
     "thoughts in the text": [Message(U, "Think."), Message(A, "<think>\nhm\n</think>\n\nDone."), Message(U, "And?")],
     "call and result": [
         Message(U, "Weather in Oslo?"),
-        Message(A, "", tool_calls=[ToolCall("c1", "get_weather", {"città": "Oslo", "n": 2.0, "x": [1, None, "é<"]}), ToolCall("c2", "ping", {})]),
+        Message(
+            A,
+            "",
+            tool_calls=[
+                ToolCall("c1", "get_weather", {"città": "Oslo", "n": 2.0, "x": [1, None, "é<"]}),
+                ToolCall("c2", "ping", {}),
+            ],
+        ),
         Message("tool", '{"t": -3.5}', tool_call_id="c1"),
         Message("tool", "pong", tool_call_id="c2"),
         Message(A, "Cold."),
         Message(U, "Thanks"),
     ],
-    "call last": [Message(U, "Go"), Message(A, "On it.", tool_calls=[ToolCall("c", "ping", {"a": {"b": [True, 1e100]}})])],
+    "call last": [
+        Message(U, "Go"),
+        Message(A, "On it.", tool_calls=[ToolCall("c", "ping", {"a": {"b": [True, 1e100]}})]),
+    ],
 }
 
 
@@ -137,7 +160,9 @@ def test_continued_answers(both: tuple[Renderer, Any], content: str) -> None:
 
 @pytest.mark.parametrize("thinking", [True, False])
 def test_template_arguments(both: tuple[Renderer, Any], thinking: bool) -> None:
-    request = ChatRequest([Message(U, "7*8?")], chat_template_kwargs={"enable_thinking": thinking, "favourite": ["blue"]})
+    request = ChatRequest(
+        [Message(U, "7*8?")], chat_template_kwargs={"enable_thinking": thinking, "favourite": ["blue"]}
+    )
     check_same(both, request, enable_thinking=thinking, favourite=["blue"])
 
 
