@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ from typing import NoReturn
 from aiohttp import web
 
 from scaleout.config import Mode, ModeConfig
-from scaleout.errors import ConfigError
+from scaleout.listener import BACKLOG, bind, url
 from scaleout.pipeline import Stages
 from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
@@ -33,6 +32,7 @@ from scaleout.routes.middleware import (
     write_request_id,
 )
 from scaleout.routes.table import mount
+from scaleout.workers import Worker, fork_workers
 
 LOG = logging.getLogger(__name__)
 
@@ -41,10 +41,13 @@ LOADING: web.AppKey[asyncio.Task[None]] = web.AppKey("loading", asyncio.Task)
 """Loads the model. `run` waits for it while the health routes already answer."""
 
 
-def make_app(config: ModeConfig, *, load_in_background: bool = False) -> web.Application:
+def make_app(
+    config: ModeConfig, *, load_in_background: bool = False, metrics_folder: Path | None = None
+) -> web.Application:
     """A server for `config`, assembled but not started.
 
     Its start-up loads the model; with `load_in_background` it does so beside the serving, and work gets 503 until then.
+    `metrics_folder` is where several processes count together.
     """
     app = web.Application(
         client_max_size=config.limits.max_body_bytes,
@@ -60,7 +63,9 @@ def make_app(config: ModeConfig, *, load_in_background: bool = False) -> web.App
     app[CONFIG] = config
     app[STAGES] = stages
     app[LIFECYCLE] = lifecycle
-    app[METRICS] = Metrics(lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None)
+    app[METRICS] = Metrics(
+        lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None, metrics_folder
+    )
     stages.on_neutralised = app[METRICS].neutralised_tokens.inc
 
     root_path = config.root_path.rstrip("/")
@@ -126,14 +131,20 @@ def run(config: ModeConfig) -> int:
 
     The address is bound before anything is loaded, so that a taken port is known at once. /live answers from then on,
     and /ready is 503 until the model is loaded. The first signal refuses new work with 503 and lets running answers
-    finish for `shutdown_timeout` seconds; a second one ends the process where it stands. Raises `ConfigError` where the
-    server cannot start.
+    finish for `shutdown_timeout` seconds; a second one ends the process where it stands. With several workers this
+    returns in each of them, too. Raises `ConfigError` where the server cannot start.
     """
     start_logging(config)
-    listener = bind(config)
+    worker = None
+    if config.workers > 1:
+        role = fork_workers(config)
+        if isinstance(role, int):
+            return role
+        worker, config = role, role.config
+    listener = bind(config, shared=worker is not None)
     try:
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            if not runner.run(serve(config, listener)) or stuck_threads():
+            if not runner.run(serve(config, listener, worker)) or stuck_threads():
                 # A model half loaded, a template without end: no thread can be stopped, and nobody waits for its result.
                 end_at_once(config, 0)
     finally:
@@ -161,16 +172,19 @@ def forget_socket(config: ModeConfig) -> None:
         Path(config.uds).unlink(missing_ok=True)
 
 
-async def serve(config: ModeConfig, listener: socket.socket) -> bool:
+async def serve(config: ModeConfig, listener: socket.socket, worker: Worker | None = None) -> bool:
     """Load, answer, and drain on a signal. Returns whether loading has ended."""
     stop = asyncio.Event()
-    listen_for_signals(config, stop)
-    app = make_app(config, load_in_background=True)
+    if worker is None:
+        listen_for_signals(config, stop)
+    else:
+        listen_for_parent(worker, stop)
+    app = make_app(config, load_in_background=True, metrics_folder=worker.metrics_folder if worker else None)
     runner = web.AppRunner(app, shutdown_timeout=LAST_SECONDS)
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
     stopped = asyncio.create_task(stop.wait(), name="wait for a signal")
-    LOG.info("%s mode on %s, loading %s", config.mode.value, address(listener), config.served_model_names[0])
+    LOG.info("%s mode on %s, loading %s", config.mode.value, url(listener), config.served_model_names[0])
     loading = app[LOADING]
     try:
         began = time.perf_counter()
@@ -178,6 +192,9 @@ async def serve(config: ModeConfig, listener: socket.socket) -> bool:
         if loading.done():
             loading.result()
             LOG.info("ready after %.1f s", time.perf_counter() - began)
+            if worker is not None and worker.ready is not None:
+                os.write(worker.ready, b"1")
+                os.close(worker.ready)
             await stopped
         await drain(app[LIFECYCLE], config.shutdown_timeout)
     finally:
@@ -209,48 +226,16 @@ def listen_for_signals(config: ModeConfig, stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
 
-BACKLOG = 1024
-"""Connections waiting to be accepted: a burst of short renders should queue in the kernel, not be refused."""
+def listen_for_parent(worker: Worker, stop: asyncio.Event) -> None:
+    """A worker ends when its parent says so, and when it has none any more."""
+    loop = asyncio.get_running_loop()
 
+    def on_end() -> None:
+        loop.remove_reader(worker.parent)
+        stop.set()
 
-def bind(config: ModeConfig) -> socket.socket:
-    """A listening socket for the configured address. Raises `ConfigError` naming the address and the reason."""
-    try:
-        if config.uds:
-            return bind_unix(config.uds)
-        host, family = config.host or "", socket.AF_INET
-        if ":" in host or (not host and socket.has_dualstack_ipv6()):
-            family = socket.AF_INET6
-        return socket.create_server(
-            (host, config.port), family=family, backlog=BACKLOG, dualstack_ipv6=family == socket.AF_INET6 and not host
-        )
-    except OSError as error:
-        where = config.uds or f"{config.host or '*'}:{config.port}"
-        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
-
-
-def bind_unix(path: str) -> socket.socket:
-    """Listen on a path. A socket file that a dead server left behind is replaced; a living server's is not."""
-    probe = socket.socket(socket.AF_UNIX)
-    with probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            Path(path).unlink()
-        except FileNotFoundError:
-            pass
-        else:
-            raise OSError(errno.EADDRINUSE, "another server listens there")
-    return socket.create_server(path, family=socket.AF_UNIX, backlog=BACKLOG)
-
-
-def address(listener: socket.socket) -> str:
-    """Where clients find the listener, as a URL."""
-    name = listener.getsockname()
-    if listener.family == socket.AF_UNIX:
-        return f"unix:{name}"
-    host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"http://{host}:{name[1]}"
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_reader(worker.parent, on_end)
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -267,4 +252,5 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def start_logging(config: ModeConfig) -> None:
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    who = " %(process)d" if config.workers > 1 else ""
+    logging.basicConfig(level=config.log_level.upper(), format=f"%(asctime)s{who} %(levelname)s %(name)s: %(message)s")

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from attrs import define
 from serving import Answer, read_answer
@@ -64,7 +65,9 @@ class Process:
 
 def request_bytes(method: str, path: str, body: Any = None) -> bytes:
     data = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     return head.encode() + data
 
 
@@ -102,6 +105,19 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
             return Process(popen, log)
 
         yield run
+
+
+@pytest.fixture
+def serve_workers(start: Callable[..., Process], tiny_model: Callable[..., Path]) -> Callable[..., Process]:
+    """`serve_workers(n)`: a render-only server of n processes that are all ready."""
+
+    def run(count: int) -> Process:
+        model = tiny_model("llama2")
+        process = start("launch", "render", model, "--host", "127.0.0.1", "--port", "0", "--workers", str(count))
+        process.await_log("(?s)" + ".*".join(["ready after"] * count))
+        return process
+
+    return run
 
 
 @pytest.fixture
@@ -244,4 +260,85 @@ def test_all_interfaces_means_both_kinds_of_address(serve_echo: Callable[..., Pr
         with socket.create_connection(("::1", process.port), timeout=30) as connection:
             connection.sendall(request_bytes("GET", "/health"))
             assert read_answer(connection).status == 200
+    assert process.end() == 0
+
+
+# ---------------------------------------------------------------------------------------------- several processes
+
+
+def workers_of(process: Process) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process.popen.pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def counted(process: Process, line: str) -> float:
+    """A sample of /metrics."""
+    found = re.search(rf"^{re.escape(line)} (\S+)$", process.ask("GET", "/metrics").body.decode(), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_workers_share_the_port_and_tell_the_same_sums(serve_workers: Callable[..., Process]) -> None:
+    process = serve_workers(2)
+    assert len(workers_of(process)) == 2
+    for _ in range(40):
+        assert process.ask("POST", "/tokenize", {"prompt": "hello"}).status == 200
+    line = 'scaleout_requests_total{method="POST",route="/tokenize",status="200"}'
+    assert [counted(process, line) for _ in range(10)] == [40.0] * 10
+    assert counted(process, "scaleout_requests_in_flight") == 0
+    busy = [worker.cpu_times().user for worker in workers_of(process)]
+    assert min(busy) > 0
+    children = workers_of(process)
+    assert process.end() == 0
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_a_worker_that_dies_is_replaced(serve_workers: Callable[..., Process]) -> None:
+    process = serve_workers(2)
+    dead, kept = workers_of(process)
+    dead.kill()
+    process.await_log("(?s)is replaced.*ready after")
+    assert kept in workers_of(process)
+    assert len(workers_of(process)) == 2
+    for _ in range(20):
+        assert process.ask("GET", "/ready").status == 200
+    assert process.end(signal.SIGINT) == 0
+
+
+def test_workers_do_not_outlive_a_parent_that_is_killed(serve_workers: Callable[..., Process]) -> None:
+    process = serve_workers(2)
+    children = workers_of(process)
+    process.popen.kill()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
+
+
+def test_a_second_signal_kills_all_workers(serve_workers: Callable[..., Process]) -> None:
+    process = serve_workers(2)
+    children = workers_of(process)
+    with process.connect() as connection:
+        connection.sendall(
+            b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        )
+        while counted(process, "scaleout_requests_in_flight") < 1:
+            time.sleep(0.02)
+        process.popen.send_signal(signal.SIGTERM)
+        process.await_log("shutting down: 1 requests")
+        assert process.end() == 128 + signal.SIGTERM
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
+
+
+def test_what_no_worker_can_start_with_is_said_once(start: Callable[..., Process], tmp_path: Path) -> None:
+    process = start("launch", "render", tmp_path, "--workers", "3", "--host", "127.0.0.1", "--port", "0")
+    assert process.popen.wait(60) == 2
+    assert process.said().count("scaleout: ") == 1
+    assert "Traceback" not in process.said()
+
+
+def test_workers_do_not_share_a_port_with_another_server(
+    serve_workers: Callable[..., Process], start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = serve_workers(2)
+    second = start("launch", "render", tmp_path, "--workers", "2", "--host", "127.0.0.1", "--port", str(process.port))
+    assert second.popen.wait(60) == 2
+    assert f"cannot listen on 127.0.0.1:{process.port}" in second.said()
     assert process.end() == 0

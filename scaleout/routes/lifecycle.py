@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum
 
 from attrs import define, field
@@ -34,6 +35,8 @@ class Lifecycle:
     state: State = State.LOADING
     in_flight: int = 0
     bounded: int = 0
+    on_change: Callable[[float], None] = lambda _: None
+    """Told of every change of `in_flight`, as the difference."""
     _empty: asyncio.Event = field(factory=asyncio.Event, init=False)
 
     def enter(self, bounded: bool) -> None:
@@ -45,10 +48,12 @@ class Lifecycle:
                 raise Overloaded(f"The server already works on {self.limit} requests", retry_after=RETRY_SOON)
             self.bounded += 1
         self.in_flight += 1
+        self.on_change(1)
 
     def leave(self, bounded: bool) -> None:
         self.bounded -= bounded
         self.in_flight -= 1
+        self.on_change(-1)
         if not self.in_flight:
             self._empty.set()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest, values
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from scaleout.routes.lifecycle import Lifecycle, State
@@ -23,11 +26,27 @@ UNMATCHED = "unmatched"
 class Metrics:
     """Counters for the routes to add to. Route labels are paths of the route table, never the caller's text."""
 
-    def __init__(self, lifecycle: Lifecycle, engine_stats: Callable[[], Any] | None = None) -> None:
-        """`engine_stats`: an attrs object of numbers, read at each scrape."""
-        self.registry = CollectorRegistry(auto_describe=False)
-        ProcessCollector(registry=self.registry)
-        self.registry.register(_Gauges(lifecycle, engine_stats))
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        engine_stats: Callable[[], Any] | None = None,
+        shared_folder: Path | None = None,
+    ) -> None:
+        """`engine_stats`: an attrs object of numbers, read at each scrape.
+
+        `shared_folder`: where several processes keep their counts, so that each of them can tell the sum.
+        """
+        if shared_folder is not None:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared_folder)
+            values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
+        self._own = CollectorRegistry()
+        self._told = CollectorRegistry()
+        self._told.register(_Gauges(lifecycle, engine_stats))
+        if shared_folder is None:
+            ProcessCollector(registry=self._told)
+        else:
+            MultiProcessCollector(self._told, str(shared_folder))  # type: ignore[no-untyped-call]
+        self._registries = (self._told,) if shared_folder is not None else (self._own, self._told)
         self._requests = self._counter(
             "requests", "Requests answered; status 499: client gone.", "route", "method", "status"
         )
@@ -36,8 +55,15 @@ class Metrics:
             "Time from a request's head to the end of its answer.",
             ("route",),
             buckets=BUCKETS,
-            registry=self.registry,
+            registry=self._own,
         )
+        in_flight = Gauge(
+            "scaleout_requests_in_flight",
+            "Requests that do work now.",
+            registry=self._own,
+            multiprocess_mode="livesum",
+        )
+        lifecycle.on_change = in_flight.inc
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self.refused = self._counter("requests_refused", "Requests answered 503: full, loading, leaving, or dead.")
         self.rendered_tokens = self._counter("rendered_tokens", "Prompt tokens that render wrote.")
@@ -49,7 +75,7 @@ class Metrics:
         self.unknown_fields = self._counter("unknown_fields", "Request fields ignored because nothing here knows them.")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"scaleout_{name}", text, labels, registry=self.registry)
+        return Counter(f"scaleout_{name}", text, labels, registry=self._own)
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         key = (route, method, status)
@@ -65,8 +91,8 @@ class Metrics:
         series[1].observe(seconds)
 
     def exposition(self) -> bytes:
-        """The Prometheus text format."""
-        return generate_latest(self.registry)
+        """The Prometheus text format, of all processes together where there are several."""
+        return b"".join(map(generate_latest, self._registries))
 
 
 class _Gauges(Collector):
@@ -77,7 +103,6 @@ class _Gauges(Collector):
         self._engine_stats = engine_stats
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        yield GaugeMetricFamily("scaleout_requests_in_flight", "Requests that do work now.", self._lifecycle.in_flight)
         yield GaugeMetricFamily("scaleout_ready", "1 while new work is taken.", self._lifecycle.state is State.READY)
         stats = self._engine_stats() if self._engine_stats is not None else None
         if stats is not None:
