@@ -26,7 +26,7 @@ OPERATIONS = {
     ("GET", "/server_info"),
 }
 TOKENIZE = {("POST", "/tokenize"), ("POST", "/detokenize")}
-DIALECTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+DIALECTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 COUPLED = {("POST", path) for path in DIALECTS}
 RENDER = {("POST", f"{path}/render") for path in DIALECTS}
 DERENDER = {("POST", f"{path}/derender") for path in DIALECTS}

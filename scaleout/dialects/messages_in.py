@@ -125,20 +125,30 @@ def read_tool_calls(value: Json, path: str) -> list[ToolCall]:
 
 
 def read_arguments(value: Json, path: str) -> Mapping[str, Json]:
-    """A call's arguments as an object, keys in the order sent. The json module keeps `2.0` apart from `2`, and any integer whole."""
+    """A call's arguments as an object. Raises `BadRequest` that names the message and the call."""
+    arguments = parse_arguments(value)
+    if arguments is not None:
+        return arguments
+    where = path.removeprefix("body.").replace(".tool_calls.", "].tool_calls[").replace("messages.", "messages[") + "]"
+    raise BadRequest(f"{where}: function.arguments is not a JSON object", f"{path}.function.arguments")
+
+
+def parse_arguments(value: Json) -> Mapping[str, Json] | None:
+    """Arguments as an object, keys in the order sent; None when they are none.
+
+    The json module keeps `2.0` apart from `2`, and any integer whole.
+    """
     if isinstance(value, dict):
         return value
     if value is None or (isinstance(value, str) and not value.strip()):
         return {}
-    if isinstance(value, str):
-        try:
-            arguments = json.loads(value)
-        except (ValueError, RecursionError):
-            arguments = None
-        if isinstance(arguments, dict):
-            return arguments
-    where = path.removeprefix("body.").replace(".tool_calls.", "].tool_calls[").replace("messages.", "messages[") + "]"
-    raise BadRequest(f"{where}: function.arguments is not a JSON object", f"{path}.function.arguments")
+    if not isinstance(value, str):
+        return None
+    try:
+        arguments = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def read_tools(value: Json, path: str = "body.tools") -> list[Tool] | None:

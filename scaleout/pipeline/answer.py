@@ -54,6 +54,7 @@ async def answer_stream(
         ]
         for i, one in enumerate(rendered)
     ]
+    complete = dialect.gather(request) or list
     still_open = len(rendered) * n
     cached: int | None = None
     async with aclosing(_generate_all(engine, rendered)) as chunks:
@@ -69,7 +70,7 @@ async def answer_stream(
                 front, dialect, state, evolve(chunk, choices=[evolve(given, index=i * n + given.index)])
             )
             if delta is not None and dialect.says_something(delta, state.carry):
-                for event in events:
+                for event in complete(events):
                     yield event
             still_open -= state.derender.closed
             # Where the answer is complete there may be nothing left to wait for but the engine's count.
@@ -80,7 +81,7 @@ async def answer_stream(
         sampled = sum(state.derender.tokens for states in choices for state in states)
         usage = Usage(sum(len(one.token_ids) for one in rendered), sampled, cached)
         _, events = dialect.chunk(head, choices[0][0].carry, None, usage)
-        for event in events:
+        for event in complete(events):
             yield event
 
 
