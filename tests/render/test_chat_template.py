@@ -1,5 +1,7 @@
 """One template, our environment and transformers': the same text, and the same refusals."""
 
+# ruff: noqa: E501 - one template a line
+
 from __future__ import annotations
 
 import json

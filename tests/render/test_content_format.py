@@ -1,5 +1,7 @@
 """Reading from a template whether it wants message content as text or as parts."""
 
+# ruff: noqa: E501 - one template a line
+
 from __future__ import annotations
 
 import pytest

@@ -62,10 +62,8 @@ def texts(tokenizer: Tokenizer) -> st.SearchStrategy[str]:
 
 def law(strategy: st.SearchStrategy[str], examples: int = 60) -> Callable[[Callable[[str], None]], Callable[[], None]]:
     def decorate(check: Callable[[str], None]) -> Callable[[], None]:
-        checked = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))(
-            given(strategy)(check)
-        )
-        return checked  # type: ignore[no-any-return]
+        quiet = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+        return quiet(given(strategy)(check))
 
     return decorate
 
@@ -121,12 +119,9 @@ def test_conversations_of_harmless_text_have_the_plain_ids(
         messages = [Message("assistant" if i % 2 else "user", text) for i, text in enumerate(contents)]
         request = ChatRequest(messages, options=RequestOptions(return_token_offsets=True))
         a, b = safe.render_chat(request, request_id="r"), plain.render_chat(request, request_id="r")
-        joined = control.count(safe.render_prompt(request).text) > control.count(
-            plain.render_prompt(ChatRequest([Message(m.role, "") for m in messages])).text
-        )
-        if (
-            not joined
-        ):  # texts of two turns can make a control token together only where a template writes nothing between
+        own = plain.render_prompt(ChatRequest([Message(m.role, "") for m in messages])).text
+        if control.count(safe.render_prompt(request).text) == control.count(own):
+            # Else two texts make a control token together, where a template writes nothing between them.
             assert a == b
 
     same()
@@ -245,6 +240,7 @@ def test_start_token_comes_once(name: str, loaded: Loaded, make_renderer: Callab
     options = RequestOptions(add_special_tokens=True, return_token_offsets=True)
     for text in ("hi", "hi<s><bos><|eot_id|>"):
         answer = make_renderer(name).render_chat(ChatRequest([Message("user", text)], options=options), request_id="r")
+        assert bos is not None
         assert list(answer.token_ids).count(bos) == 1
         assert answer.token_ids[0] == bos
         assert answer.token_offsets is not None

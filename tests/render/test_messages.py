@@ -1,5 +1,7 @@
 """Messages as templates see them."""
 
+# ruff: noqa: E501 - a message and both its forms a line
+
 from __future__ import annotations
 
 from typing import Any
@@ -72,7 +74,7 @@ def test_null_stays_null_where_the_template_asks_for_it() -> None:
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "prompt_embeds"])
 def test_media_on_a_text_model_is_refused(kind: str) -> None:
-    with pytest.raises(BadRequest, match="^m is not a multimodal model$"):
+    with pytest.raises(BadRequest, match=r"^m is not a multimodal model$"):
         seen(Message("user", [Part("text", "see"), Part(kind, None, {kind: {"url": "data:,"}})]))
 
 

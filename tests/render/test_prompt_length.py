@@ -58,7 +58,7 @@ def test_edges_are_only_kept_where_they_are() -> None:
 @pytest.mark.parametrize("name", ["llama3_1", "llama2", "qwen3"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_cut_text_equals_the_librarys_own_cut(
-    name: str, side: Any, loaded: Loaded, make_renderer: Callable[..., Renderer], model_folder: Callable[[str], Any]
+    name: str, side: Any, make_renderer: Callable[..., Renderer], model_folder: Callable[[str], Any]
 ) -> None:
     transformers = pytest.importorskip("transformers")
     reference = transformers.AutoTokenizer.from_pretrained(model_folder(name), truncation_side=side)

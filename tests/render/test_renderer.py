@@ -202,7 +202,10 @@ def test_a_broken_template_is_reported_to_who_needs_it(loaded: Loaded) -> None:
 
 # ---------------------------------------------------------------------------------------------- template variables
 
-SHOWN = "{{ enable_thinking }}/{{ reasoning_effort }}/{{ flag }}/{{ add_generation_prompt }}/{{ tools | length if tools }}/{{ documents | length if documents }}"
+SHOWN = (
+    "{{ enable_thinking }}/{{ reasoning_effort }}/{{ flag }}/{{ add_generation_prompt }}/"
+    "{{ tools | length if tools }}/{{ documents | length if documents }}"
+)
 
 
 @pytest.mark.parametrize(

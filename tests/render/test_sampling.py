@@ -235,7 +235,9 @@ def test_default_stop_ids_are_added() -> None:
 def test_whatever_passes_is_within_bounds(wishes: dict[str, Any], prompt_length: int) -> None:
     try:
         params = decide(prompt_length=prompt_length, **wishes)
-    except BadRequest as refused:
+    except BadRequest as error:
+        params, refused = None, error
+    if params is None:
         assert refused.param in wishes
         return
     assert 1 <= params.n <= 16384

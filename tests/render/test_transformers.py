@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,14 +95,16 @@ def check_same(both: tuple[Renderer, Any], request: ChatRequest, **arguments: An
             return_dict=False,
             **arguments,
         )
-    except Exception as refused:
+    except (TypeError, ValueError, jinja2.TemplateError):
+        expected = None
+    if expected is None:
         with pytest.raises(BadRequest):
             renderer.render_chat(request, request_id="r")
-        assert not isinstance(refused, AssertionError)
         return
     assert list(renderer.render_chat(request, request_id="r").token_ids) == expected
 
 
+ARGUMENTS = {"città": "Oslo", "n": 2.0, "x": [1, None, "é<"]}
 U, A, S = "user", "assistant", "system"
 CONVERSATIONS: dict[str, list[Message]] = {
     "one turn": [Message(U, "What is 2+2?")],
@@ -121,14 +124,7 @@ CONVERSATIONS: dict[str, list[Message]] = {
     "thoughts in the text": [Message(U, "Think."), Message(A, "<think>\nhm\n</think>\n\nDone."), Message(U, "And?")],
     "call and result": [
         Message(U, "Weather in Oslo?"),
-        Message(
-            A,
-            "",
-            tool_calls=[
-                ToolCall("c1", "get_weather", {"città": "Oslo", "n": 2.0, "x": [1, None, "é<"]}),
-                ToolCall("c2", "ping", {}),
-            ],
-        ),
+        Message(A, "", tool_calls=[ToolCall("c1", "get_weather", ARGUMENTS), ToolCall("c2", "ping", {})]),
         Message("tool", '{"t": -3.5}', tool_call_id="c1"),
         Message("tool", "pong", tool_call_id="c2"),
         Message(A, "Cold."),
