@@ -128,7 +128,7 @@ def _demonstrate(model: str | None, serve: bool) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scaleout-demo-")))
         ports = _free_ports()
-        print("starting two servers …", flush=True)
+        print("starting two servers (the engine loads torch and the weights first) …", flush=True)
         began = time.monotonic()
         common = [source, "--served-model-name", served, "--host", "127.0.0.1"]
         render = stack.enter_context(
