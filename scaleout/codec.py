@@ -47,14 +47,22 @@ def read_int(value: Json, _: Any = int) -> int:
         return int(value)
     if kind is float:
         if value.is_integer():
-            return int(value)
+            return _fit_64_bits(int(value))
         raise Unfit("Input should be a valid integer, got a number with a fractional part")
     if kind is str:
         try:
-            return int(value.strip())
+            number = int(value.strip())
         except ValueError:
             raise Unfit("Input should be a valid integer, unable to parse string as an integer") from None
+        return _fit_64_bits(number)
     raise Unfit("Input should be a valid integer")
+
+
+def _fit_64_bits(number: int) -> int:
+    """JSON text has no longer integers here: a longer one could be read from a float or a string, but never be answered."""
+    if -(2**63) <= number < 2**64:
+        return number
+    raise Unfit("Input should be a valid integer of at most 64 bits")
 
 
 def read_float(value: Json, _: Any = float) -> float:
