@@ -8,11 +8,13 @@ from scaleout.tokenizer.decode_window import (
     load_window,
     open_window,
 )
+from scaleout.tokenizer.fast import speed_up
 from scaleout.tokenizer.files import ModelFiles, load_model_files
-from scaleout.tokenizer.load import load_tokenizer
+from scaleout.tokenizer.load import Backend, load_tokenizer
 from scaleout.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
+    "Backend",
     "DecodeWindow",
     "ModelFiles",
     "Tokenizer",
@@ -23,4 +25,5 @@ __all__ = [
     "load_tokenizer",
     "load_window",
     "open_window",
+    "speed_up",
 ]

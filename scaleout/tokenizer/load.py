@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from typing import Literal
 
 from scaleout.errors import ConfigError
 from scaleout.tokenizer.build import Built, build_from_json
+from scaleout.tokenizer.fast import require_fast, speed_up
 from scaleout.tokenizer.files import ModelFiles
+from scaleout.tokenizer.memory import give_back_freed_memory
 from scaleout.tokenizer.recorded import PLAIN, choose_class, rebuilt_class
 from scaleout.tokenizer.tokenizer import Tokenizer
 
+Backend = Literal["auto", "fast", "hf"]
+"""Which encoder: "hf" the tokenizers library, "fast" fastokens or no start, "auto" fastokens where it gives the same ids."""
 
-def load_tokenizer(files: ModelFiles) -> Tokenizer:
+
+def load_tokenizer(files: ModelFiles, backend: Backend = "hf", corpus: Iterable[str] = ()) -> Tokenizer:
     """The model's tokenizer. Its ids are those of transformers' AutoTokenizer for the same files.
 
-    Raises ConfigError when there is none, or when reading it takes a package that is not installed.
+    "auto" and "fast" check the fast encoder before this returns, on `corpus` too; to serve sooner, load with "hf" and call `speed_up`
+    in a thread. Raises ConfigError when there is no tokenizer, or when reading it takes a package that is not installed.
     """
     built, raw = _build(files)
-    return Tokenizer(built.library, special_tokens=built.special_tokens, fingerprint=fingerprint(raw, built.recipe))
+    tokenizer = Tokenizer(
+        built.library, special_tokens=built.special_tokens, fingerprint=fingerprint(raw, built.recipe)
+    )
+    del built, raw
+    give_back_freed_memory()
+    if backend != "hf":
+        (speed_up if backend == "auto" else require_fast)(tokenizer, corpus)
+    return tokenizer
 
 
 def _build(files: ModelFiles) -> tuple[Built, bytes]:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 # One prompt is one task: threads of its own would only fight with the server's, and do not survive a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -19,6 +19,17 @@ from scaleout.tokenizer.token_bytes import byte_reader
 
 Offsets = list[tuple[int, int]]
 """Per id the characters [start, end) of the input that it covers; (0, 0) for an added special token."""
+
+
+class Encoded(Protocol):
+    """What an encoder gives back."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+
+FastEncode = Callable[[str, bool, bool], Encoded]
+"""`encode(text, add_special_tokens, split_special_tokens)`."""
 
 
 class TokenTexts(dict[int, "str | bytes"]):
@@ -67,7 +78,8 @@ class Tokenizer:
         self.eos_id: int | None = self._named_id("eos_token")
         self.fingerprint = fingerprint
         self.backend = "hf"
-        self.backend_reason = "default"
+        self.backend_reason = "no other was asked for"
+        self._fast_encode: FastEncode | None = None
         self.texts: TokenTexts = TokenTexts(self.token_bytes)
         """`texts[id]`: see TokenTexts. Only meaningful where `reads_tokens_alone`."""
 
@@ -82,6 +94,11 @@ class Tokenizer:
 
         `split_special_tokens`: special tokens spelled in `text` are ordinary text. Raises BadRequest for lone surrogates.
         """
+        if self._fast_encode is not None:
+            try:
+                return self._fast_encode(text, add_special_tokens, split_special_tokens).ids
+            except ValueError:
+                pass  # a byte that the vocabulary lacks, or half a surrogate pair: the library decides
         return self._encode(text, add_special_tokens, split_special_tokens, offsets=False).ids
 
     def encode_with_offsets(
@@ -99,6 +116,15 @@ class Tokenizer:
             return encode([text], add_special_tokens=special)[0]
         except (UnicodeEncodeError, TypeError):
             raise _refuse(text) from None
+
+    def use_encoder(self, backend: str, encode: FastEncode, reason: str) -> None:
+        """Let `encode` find the ids from now on, unless offsets are wanted. It must give the library's ids or raise ValueError."""
+        self._fast_encode = encode
+        self.backend, self.backend_reason = backend, reason
+
+    def to_json(self) -> str:
+        """The whole tokenizer as tokenizer.json."""
+        return self._library.to_str()
 
     @cached_property
     def _split_special(self) -> tokenizers.Tokenizer:
