@@ -44,27 +44,23 @@ def find_format(tool_parser: str | None, reasoning_parser: str | None) -> Format
 
 
 def detect_format(chat_template: str | None, added_tokens: Iterable[str]) -> Format | None:
-    """The format that a model's template and vocabulary speak for most: all signs of a group found, the longest group first.
+    """The format that a model's template and vocabulary speak for, None when they speak for none.
 
-    Thoughts and calls are looked for apart when no family has both, so a hermes model that thinks is found too.
+    Of the formats with calls the one with most signs wins; a group of signs counts when all of it is there. Thoughts are added when the
+    family has none of its own and the signs of plain thoughts are there.
     """
     text = "\n".join((chat_template or "", *added_tokens))
-    best = sorted(FORMATS.values(), key=lambda format: -_signs_found(format, text))
-    fitting = [format for format in best if _signs_found(format, text)]
-    if not fitting:
-        return None
-    chosen = fitting[0]
-    if chosen.thought is None:
-        thoughts = next((format for format in fitting if format.calls is None), None)
-        return compose(thoughts, chosen) if thoughts else chosen
-    if chosen.calls is None:
-        calls = next((format for format in fitting if format.thought is None), None)
-        return compose(chosen, calls) if calls else chosen
-    return chosen
+    found = {name: _signs_found(format, text) for name, format in FORMATS.items()}
+    calls = max((name for name in FORMATS if FORMATS[name].calls), key=lambda name: found[name])
+    thoughts = FORMATS["think"] if found["think"] else None
+    if not found[calls]:
+        return thoughts
+    chosen = FORMATS[calls]
+    return compose(thoughts, chosen) if thoughts and not chosen.thought else chosen
 
 
 def _signs_found(format: Format, text: str) -> int:
-    """How many signs of the format's best group are there, 0 unless all are."""
+    """How many signs the format's best group has, 0 when none is there as a whole."""
     return max((len(group) for group in format.signs if all(sign in text for sign in group)), default=0)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from attrs import define, field, fields
@@ -118,15 +120,14 @@ class ParserState:
         return other
 
 
-_NAMES: dict[type, list[str]] = {cls: [f.name for f in fields(cls)] for cls in (JsonState, CallState, ParserState)}
-_PLANS: dict[type, list[tuple[str, str, Any, int]]] = {
-    cls: [(f.name, f.metadata["key"], f.default, f.metadata["limit"]) for f in fields(cls) if f.metadata]
-    for cls in (JsonState, CallState, ParserState)
+_STATES = (JsonState, CallState, ParserState)
+_VALUES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    cls: attrgetter(*(f.name for f in fields(cls))) for cls in _STATES
 }
 
 
 def _copy(state: T) -> T:
-    return type(state)(*[getattr(state, name) for name in _NAMES[type(state)]])
+    return type(state)(*_VALUES[type(state)](state))
 
 
 # ---------------------------------------------------------------------------------------------- to JSON
@@ -141,18 +142,24 @@ def dump_state(state: ParserState) -> dict[str, Json]:
     return out
 
 
+_KEYS: dict[type, list[tuple[str, Any]]] = {
+    cls: [(f.metadata.get("key", ""), f.default) for f in fields(cls)] for cls in _STATES
+}
+
+
 def _dump(state: Any) -> dict[str, Json]:
-    out: dict[str, Json] = {}
-    for name, key, default, _ in _PLANS[type(state)]:
-        value = getattr(state, name)
-        if value != default:
-            if type(value) is str:
-                value = _pack(value)
-            elif type(value) is tuple:
-                value = _pack(joined(value))
-            elif type(value) in _PLANS:
-                value = _dump(value)
-            out[key] = value
+    cls = type(state)
+    pairs = zip(_KEYS[cls], _VALUES[cls](state), strict=True)
+    out = {key: value for (key, default), value in pairs if value is not default and value != default and key}
+    for key, value in out.items():
+        kind = type(value)
+        if kind is str:
+            if len(value) > _SHORT or not value.isascii():
+                out[key] = _pack(value)
+        elif kind is tuple:
+            out[key] = _pack(joined(value))
+        elif kind in _KEYS:
+            out[key] = _dump(value)
     return out
 
 
@@ -183,34 +190,40 @@ def read_state(value: Json, alphabet: Alphabet) -> ParserState:
     return state
 
 
+_FIELDS: dict[type, dict[str, tuple[str, Any, int]]] = {
+    cls: {f.metadata["key"]: (f.name, f.default, f.metadata["limit"]) for f in fields(cls) if f.metadata}
+    for cls in _STATES
+}
+
+
 def _load(cls: type[T], value: Json, alphabet: Alphabet) -> T:
     if type(value) is not dict:
         raise BadState("a part of the parser state is no object")
-    state = cls()
-    left = len(value)
-    for name, key, default, limit in _PLANS[cls]:
-        if key in value:
-            left -= 1
-            setattr(state, name, _read(name, value[key], default, limit, alphabet))
-    if left:
-        raise BadState("the parser state has fields that no parser writes")
+    state, known = cls(), _FIELDS[cls]
+    for key, part in value.items():
+        if key not in known:
+            raise BadState("the parser state has fields that no parser writes")
+        name, default, limit = known[key]
+        setattr(state, name, _read(name, part, default, limit, alphabet))
     return state
 
 
+_PARTS = {"call": CallState, "json": JsonState}
+
+
 def _read(name: str, value: Json, default: Any, limit: int, alphabet: Alphabet) -> Any:
-    if name == "call":
-        return _load(CallState, value, alphabet)
-    if name == "json":
-        return _load(JsonState, value, alphabet)
-    if type(default) is bool:
+    kind = type(default)
+    if kind is bool:
         if type(value) is bool:
             return value
-    elif type(default) is int:
+    elif kind is int:
         if type(value) is int and min(default, 0) <= value <= limit:
             return value
+    elif name in _PARTS:
+        return _load(_PARTS[name], value, alphabet)
     else:
         text = _unpack(value, limit, alphabet)
-        return text if type(default) is not tuple else (text,) if text else ()
+        return text if kind is not tuple else (text,) if text else ()
     raise BadState(f"the parser state's {name} is out of range")
 
 
@@ -223,7 +236,7 @@ def _unpack(value: Json, limit: int, alphabet: Alphabet) -> str:
         text = _unroll(value["runs"], limit)
     else:
         raise BadState("a text of the parser state has no known form")
-    if len(text) > limit or not alphabet.owns(text):
+    if len(text) > limit or not (text.isascii() or alphabet.owns(text)):
         raise BadState("a text of the parser state is too long or holds characters that no model writes")
     return text
 

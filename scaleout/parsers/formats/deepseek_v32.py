@@ -27,5 +27,5 @@ FORMAT = Format(
     required=(TAG,),
     end_tokens=("<｜end▁of▁sentence｜>",),
     turn=("<｜Assistant｜>",),
-    signs=((TAG, "function_calls>", "<think>"),),
+    signs=((TAG, "function_calls>"), (TAG,)),
 )

@@ -19,5 +19,5 @@ FORMAT = evolve(
         close=(f"</{TAG}tool_calls>",),
         outer=(f"</{TAG}tool_calls>",),
     ),
-    signs=((TAG, "tool_calls>", "<think>"),),
+    signs=((TAG, "tool_calls>"),),
 )

@@ -24,5 +24,5 @@ FORMAT = Format(
     required=("<minimax:tool_call>", "</minimax:tool_call>"),
     end_tokens=("[e~[",),
     turn=("]~b]",),
-    signs=(("<minimax:tool_call>", "<invoke name="),),
+    signs=(("<minimax:tool_call>", "<invoke name="), ("<minimax:tool_call>",)),
 )

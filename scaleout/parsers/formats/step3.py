@@ -21,5 +21,5 @@ FORMAT = Format(
     required=(_SECTION, _CALL, _SEPARATOR, _CALL_END, _SECTION_END),
     end_tokens=("<|EOT|>",),
     turn=("<|BOT|>",),
-    signs=((_SECTION, _CALL, "steptml:invoke"),),
+    signs=((_SECTION, _CALL, "steptml:invoke"), (_SECTION, _CALL)),
 )
