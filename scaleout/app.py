@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from scaleout.config import Mode, ModeConfig
 from scaleout.listener import BACKLOG, bind, url
@@ -252,5 +253,12 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def start_logging(config: ModeConfig) -> None:
+    if config.log_level != "debug":
+        logging.getLogger("aiohttp.server").addFilter(is_no_client_mistake)
     who = " %(process)d" if config.workers > 1 else ""
     logging.basicConfig(level=config.log_level.upper(), format=f"%(asctime)s{who} %(levelname)s %(name)s: %(message)s")
+
+
+def is_no_client_mistake(record: logging.LogRecord) -> bool:
+    """Bytes that are no HTTP get their 400; a traceback for each would let any port scanner fill the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

@@ -201,6 +201,21 @@ def test_an_idle_server_ends_cleanly_on_ctrl_c(serve_echo: Callable[..., Process
     assert "Traceback" not in process.said()
 
 
+def test_bytes_that_are_no_http_fill_no_log(serve_echo: Callable[..., Process]) -> None:
+    process = serve_echo()
+    process.await_ready()
+    for junk in (
+        b"\x16\x03\x01\x02\x00\x01",
+        b"BREW /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nX: " + b"x" * 50_000,
+    ):
+        with process.connect() as connection:
+            connection.sendall(junk + b"\r\n\r\n")
+            assert read_answer(connection).status == 400
+    assert process.end() == 0
+    assert "Traceback" not in process.said()
+
+
 def test_a_server_answers_probes_while_it_loads_and_can_be_ended_then(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:

@@ -8,7 +8,8 @@ from aiohttp import web
 
 from scaleout.codec import dumps
 from scaleout.core import Json
-from scaleout.errors import MethodNotAllowed, NotFound, Overloaded, RequestError, Unauthorized
+from scaleout.errors import MethodNotAllowed, NotFound, Overloaded, RequestError
+from scaleout.routes.lifecycle import RETRY_ELSEWHERE
 
 MAX_MESSAGE = 4000
 """Characters of a message: a text may quote what was sent, and what was sent may be megabytes."""
@@ -56,9 +57,9 @@ def error_response(
 ) -> web.Response:
     """The answer to a request that failed, with the headers that belong to its kind."""
     extra = dict(headers or {})
-    if isinstance(error, Overloaded):
-        extra["Retry-After"] = str(error.retry_after)
-    elif isinstance(error, Unauthorized):
+    if error.status == 503:
+        extra["Retry-After"] = str(error.retry_after if isinstance(error, Overloaded) else RETRY_ELSEWHERE)
+    elif error.status == 401:
         extra["WWW-Authenticate"] = "Bearer"
     return json_response(error_body(error, anthropic), error.status, extra)
 

@@ -49,6 +49,13 @@ def test_what_a_route_raises_is_said_in_one_shape(
     assert answer.error == {"message": message, "type": kind, "param": param, "code": status}
 
 
+def test_every_503_says_when_to_come_back(serve: Serve) -> None:
+    async def fail(_: web.Request) -> web.Response:
+        raise EngineFailed("gone", dead=True)
+
+    assert int(serve(endpoint=fail).post("/test", {}).headers["Retry-After"]) > 0
+
+
 def test_a_full_server_says_when_to_come_back(serve: Serve) -> None:
     async def refuse(_: web.Request) -> web.Response:
         raise Overloaded("full", retry_after=7)
