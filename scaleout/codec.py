@@ -79,6 +79,14 @@ def read_float(value: Json, _: Any = float) -> float:
     raise Unfit("Input should be a valid number")
 
 
+def read_member(values: Mapping[str, Json], name: str, read: Callable[[Json], T]) -> T:
+    """`read` the value of `name`, with the member's name in the path of a fault."""
+    try:
+        return read(values.get(name))
+    except Unfit as e:
+        raise Unfit(str(e), f".{name}{e.path}") from None
+
+
 _TRUE = frozenset(("true", "t", "yes", "y", "on", "1"))
 _FALSE = frozenset(("false", "f", "no", "n", "off", "0"))
 
@@ -216,17 +224,6 @@ def finite(value: float) -> float:
     return value if math.isfinite(value) else -9999.0
 
 
-def changed_fields(noun: Any, always: Sequence[str] = ()) -> dict[str, Json]:
-    """Fields of an attrs noun that differ from their defaults, and those named in `always`, in the noun's order."""
-    fields: dict[str, Json] = {}
-    for a in attrs.fields(type(noun)):
-        value = getattr(noun, a.name)
-        default = a.default
-        if a.name in always or value != default:
-            fields[a.name] = list(value) if type(value) is tuple else value
-    return fields
-
-
 def prepare(kind: type[Any], change: Callable[[dict[str, Json]], dict[str, Json]]) -> None:
     """Have `change` see the JSON object of every `kind` before its fields are read; it may raise `Unfit`."""
     read = make_dict_structure_fn(kind, converter)
@@ -255,9 +252,15 @@ def _is_a(*kinds: Any) -> Callable[[Any], bool]:
     return is_a
 
 
+def _read_attrs(kind: Any) -> Callable[[Json, Any], Any]:
+    read = make_dict_structure_fn(kind, converter)
+    return lambda value, of: read(read_object(value), of)
+
+
 converter = cattrs.Converter(detailed_validation=True)
 for _type, _read in ((int, read_int), (float, read_float), (bool, read_bool), (str, read_str)):
     converter.register_structure_hook(_type, _read)
+converter.register_structure_hook_factory(attrs.has, _read_attrs)
 converter.register_structure_hook_func(lambda of: of is TokenIds, read_ids)
 converter.register_unstructure_hook_func(lambda of: of is TokenIds, lambda value: value)
 converter.register_structure_hook_factory(_is_a(Sequence, list), _read_sequence)

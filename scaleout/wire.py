@@ -86,19 +86,20 @@ def _prepare_sampling_params(wire: dict[str, Json]) -> dict[str, Json]:
     if isinstance(values.get("stop"), str):
         values["stop"] = [values["stop"]]
     if "logit_bias" in values:
-        values["logit_bias"] = read_logit_bias(values["logit_bias"])
+        values["logit_bias"] = codec.read_member(values, "logit_bias", read_logit_bias)
     return values
 
 
 def read_logit_bias(value: Json) -> dict[int, float]:
     """`{"id": bias}` with ids as integers and biases clamped to ±100."""
+    given = read_object(value)
     biases: dict[int, float] = {}
-    for key, bias in read_object(value).items():
+    for key in given:
         try:
             token_id = int(key)
         except ValueError:
-            raise Unfit(f"key {key!r} cannot be converted to an integer token ID", ".logit_bias") from None
-        biases[token_id] = max(-MAX_BIAS, min(MAX_BIAS, read_float(bias)))
+            raise Unfit(f"key {key!r} cannot be converted to an integer token ID", f".{key}") from None
+        biases[token_id] = max(-MAX_BIAS, min(MAX_BIAS, codec.read_member(given, key, read_float)))
     return biases
 
 
@@ -110,8 +111,7 @@ def _prepare_generate_request(wire: dict[str, Json]) -> dict[str, Json]:
     if "sampling_params" not in values:
         raise Unfit("Field required", ".sampling_params")
     values.setdefault("request_id", "")
-    priority = values.get("priority", 0)
-    if not -(2**63) <= read_int(priority) < 2**63:
+    if "priority" in values and not -(2**63) <= codec.read_member(values, "priority", read_int) < 2**63:
         raise Unfit("Input should be a 64-bit integer", ".priority")
     salt = values.get("cache_salt")
     if isinstance(salt, str):
@@ -337,7 +337,7 @@ def _prepare_usage(wire: dict[str, Json]) -> dict[str, Json]:
         if isinstance(values.get(detail), Mapping):
             values[name] = values[detail].get(name)
     for name in ("prompt_tokens", "completion_tokens"):
-        if not 0 <= read_int(values.get(name, 0)) < 2**53:
+        if name in values and not 0 <= codec.read_member(values, name, read_int) < 2**53:
             raise Unfit("Input should be between 0 and 2^53", f".{name}")
     return values
 

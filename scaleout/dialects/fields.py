@@ -78,14 +78,15 @@ def prepare_shared(wire: dict[str, Json]) -> dict[str, Json]:
     if isinstance(values.get("stop"), str):
         values["stop"] = [values["stop"]]
     for name in ("priority", "seed"):
-        if name in values and not -INT64 <= codec.read_int(values[name]) < INT64:
+        if name in values and not -INT64 <= codec.read_member(values, name, codec.read_int) < INT64:
             raise Unfit("Input should be a 64-bit integer", f".{name}")
     for name, least in (("truncate_prompt_tokens", -1), ("stream_interval", 1)):
-        if name in values and codec.read_int(values[name]) < least:
+        if name in values and codec.read_member(values, name, codec.read_int) < least:
             raise Unfit(f"Input should be greater than or equal to {least}", f".{name}")
-    for key, value in codec.read_object(values.get("vllm_xargs", {})).items():
-        if isinstance(value, dict):
-            raise Unfit("Input should be a valid string, number or list", f".vllm_xargs.{key}")
+    if "vllm_xargs" in values:
+        for key, value in codec.read_member(values, "vllm_xargs", codec.read_object).items():
+            if isinstance(value, dict):
+                raise Unfit("Input should be a valid string, number or list", f".vllm_xargs.{key}")
     return values
 
 

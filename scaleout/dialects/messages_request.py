@@ -67,7 +67,7 @@ def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
     values = codec.drop_nulls(wire)
     if values.get("model") == "":
         raise Unfit("Value error, Model is required", ".model")
-    if "max_tokens" in values and codec.read_int(values["max_tokens"]) <= 0:
+    if "max_tokens" in values and codec.read_member(values, "max_tokens", codec.read_int) <= 0:
         raise Unfit("Value error, max_tokens must be positive", ".max_tokens")
     stops = values.get("stop_sequences")
     if isinstance(stops, list) and len(stops) > MAX_STOPS:
@@ -81,7 +81,7 @@ def _prepare_thinking(wire: dict[str, Json]) -> dict[str, Json]:
         return {"type": wire.get("type")}
     if wire.get("budget_tokens") is None:
         raise Unfit("Field required", ".budget_tokens")
-    if codec.read_int(wire["budget_tokens"]) < LEAST_BUDGET:
+    if codec.read_member(wire, "budget_tokens", codec.read_int) < LEAST_BUDGET:
         raise Unfit(f"Input should be greater than or equal to {LEAST_BUDGET}", ".budget_tokens")
     return wire
 

@@ -73,7 +73,7 @@ def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
     if isinstance(values.get("stop"), list) and len(values["stop"]) > MAX_STOPS:
         raise Unfit(f"List should have at most {MAX_STOPS} items after validation, not {len(values['stop'])}", ".stop")
     for name in ("presence_penalty", "frequency_penalty"):
-        if name in values and not -2 <= codec.read_float(values[name]) <= 2:
+        if name in values and not -2 <= codec.read_member(values, name, codec.read_float) <= 2:
             raise Unfit("Input should be between -2 and 2", f".{name}")
     return values
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -271,9 +272,7 @@ def test_a_damaged_carry_is_refused_or_harmless(dialect: Dialect, data: st.DataO
         ChoiceDelta(0, [ToolStart(1, "c", "shell"), ToolArguments(1, '{"input": "\\')], [1], finish_reason="stop"),
         None,
     )
-    try:
+    with suppress(BadState):
         for delta in sequence:
             spoiled, events = dialect.chunk(HEAD, spoiled, delta, None)
             json.dumps(events)
-    except BadState as error:
-        assert error.status == 400
