@@ -9,9 +9,10 @@ from contextlib import aclosing
 from attrs import evolve
 
 from scaleout.core import AnswerHead, GenerateChunk, GenerateRequest, Json, TokenDelta, Usage
+from scaleout.derender import DerenderState
 from scaleout.dialects import Dialect, Request
 from scaleout.generate.engine import Engine
-from scaleout.pipeline.derendering import derender_chunk, derender_whole, open_choice
+from scaleout.pipeline.derendering import StreamState, derender_chunk, derender_whole, open_choice
 from scaleout.pipeline.generating import Watch, generate_chunks, generate_whole
 from scaleout.pipeline.stages import Front
 
@@ -28,12 +29,15 @@ async def answer_whole(
     head: AnswerHead,
 ) -> Json:
     """generate and derender a rendered request. The engine is stopped where a stop string ends the answer."""
-    async with asyncio.TaskGroup() as group:
-        jobs = [
-            group.create_task(generate_whole(engine, for_engine(one), head.model, _watch_stops(front, request, one)))
-            for one in rendered
-        ]
-    responses = [job.result() for job in jobs]
+    jobs = [
+        asyncio.ensure_future(generate_whole(engine, for_engine(one), head.model, _watch_stops(front, request, one)))
+        for one in rendered
+    ]
+    try:
+        responses = await asyncio.gather(*jobs)
+    finally:
+        for job in jobs:
+            job.cancel()
     return derender_whole(front, dialect, request, responses, [one.token_ids for one in rendered], head=head)
 
 
@@ -47,13 +51,8 @@ async def answer_stream(
 ) -> AsyncGenerator[Json, None]:
     """The chunks of a streamed answer as they come. Closing the iterator aborts what still runs."""
     n = rendered[0].sampling_params.n
-    choices = [
-        [
-            open_choice(front, dialect, request, evolve(head, prompt_token_ids=one.token_ids), i * n + k, one.token_ids)
-            for k in range(n)
-        ]
-        for i, one in enumerate(rendered)
-    ]
+    # Opened by their first delta: the engine has then judged how many there may be.
+    choices: dict[int, StreamState] = {}
     complete = dialect.gather(request) or list
     still_open = len(rendered) * n
     cached: int | None = None
@@ -63,12 +62,14 @@ async def answer_stream(
                 cached = None if chunk.usage is None else chunk.usage.cached_tokens
                 continue
             given = chunk.choices[0]
-            state = choices[i][given.index]
+            index, prompt = i * n + given.index, rendered[i].token_ids
+            if index not in choices:
+                own_head = evolve(head, prompt_token_ids=prompt)
+                choices[index] = open_choice(front, dialect, request, own_head, index, prompt)
+            state = choices[index]
             if state.derender.closed:
                 continue
-            delta, events = derender_chunk(
-                front, dialect, state, evolve(chunk, choices=[evolve(given, index=i * n + given.index)])
-            )
+            delta, events = derender_chunk(front, dialect, state, evolve(chunk, choices=[evolve(given, index=index)]))
             if delta is not None and dialect.says_something(delta, state.carry):
                 for event in complete(events):
                     yield event
@@ -78,9 +79,9 @@ async def answer_stream(
                 break
     options = request.options.stream_options
     if options is not None and options.include_usage:
-        sampled = sum(state.derender.tokens for states in choices for state in states)
+        sampled = sum(state.derender.tokens for state in choices.values())
         usage = Usage(sum(len(one.token_ids) for one in rendered), sampled, cached)
-        _, events = dialect.chunk(head, choices[0][0].carry, None, usage)
+        _, events = dialect.chunk(head, choices[0].carry if 0 in choices else {}, None, usage)
         for event in complete(events):
             yield event
 
@@ -96,11 +97,13 @@ def _watch_stops(front: Front, request: Request, rendered: GenerateRequest) -> W
     """Reads along to see when the last choice has come to a stop string."""
     if not request.sampling.stop:
         return None
-    states = [front.derenderer.begin(request, rendered.token_ids, "") for _ in range(rendered.sampling_params.n)]
+    states: dict[int, DerenderState] = {}
 
     def all_closed(delta: TokenDelta) -> bool:
+        if delta.index not in states:
+            states[delta.index] = front.derenderer.begin(request, rendered.token_ids, "")
         front.derenderer.feed(states[delta.index], delta)
-        return all(state.closed for state in states)
+        return sum(state.closed for state in states.values()) == rendered.sampling_params.n
 
     return all_closed
 

@@ -39,7 +39,9 @@ async def generate_whole(
     engine: Engine, request: GenerateRequest, model: str, watch: Watch | None = None
 ) -> GenerateResponse:
     """Run a request to its end, or until `watch` has seen enough. Raises what the engine raises."""
-    choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # grows with the answer: only the engine knows whether n is sane
+    choices: defaultdict[int, _Choice] = defaultdict(
+        _Choice
+    )  # grows with the answer: only the engine knows whether n is sane
     prompt = kv = ec = None
     async with aclosing(engine.generate(request)) as deltas:  # type: ignore[type-var]
         async for delta in deltas:
