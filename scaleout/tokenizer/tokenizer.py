@@ -21,6 +21,10 @@ Offsets = list[tuple[int, int]]
 """Per id the characters [start, end) of the input that it covers; (0, 0) for an added special token."""
 
 
+ID_LIMIT = 1 << 32
+"""The library's ids are unsigned numbers of 32 bits."""
+
+
 class Encoded(Protocol):
     """What an encoder gives back."""
 
@@ -53,7 +57,7 @@ class TokenTexts(dict[int, "str | bytes"]):
 
 
 class Tokenizer:
-    """A vocabulary with its encoder and decoder. Safe to use from several threads at once; nothing of it changes after loading.
+    """A vocabulary with its encoder and decoder. Safe to use from several threads at once: after loading, only the encoder may be exchanged.
 
     `backend` names the encoder in use ("hf" is the `tokenizers` library) and `backend_reason` says why it was chosen.
     """
@@ -122,6 +126,11 @@ class Tokenizer:
         self._fast_encode = encode
         self.backend, self.backend_reason = backend, reason
 
+    @property
+    def library(self) -> tokenizers.Tokenizer:
+        """The library's own tokenizer, to build others from its parts. It is shared: change nothing about it."""
+        return self._library
+
     def to_json(self) -> str:
         """The whole tokenizer as tokenizer.json."""
         return self._library.to_str()
@@ -133,13 +142,12 @@ class Tokenizer:
     # ------------------------------------------------------------------------------------------ ids → text
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Text of `ids` as a whole text, by the library's own decoder; unknown ids vanish. Ids must fit 32 bits unsigned."""
-        return self._library.decode(ids, skip_special_tokens=skip_special_tokens)
-
-    def decode_pieces(self, spellings: Sequence[str]) -> str:
-        """Text of tokens given by their spelling."""
-        decoder = self._library.decoder
-        return decoder.decode(spellings) if decoder else " ".join(spellings)
+        """Text of `ids` as a whole text, by the library's own decoder; unknown ids vanish."""
+        try:
+            return self._library.decode(ids, skip_special_tokens=skip_special_tokens)
+        except OverflowError:  # ids that no vocabulary can have
+            known = [token_id for token_id in ids if 0 <= token_id < ID_LIMIT]
+            return self._library.decode(known, skip_special_tokens=skip_special_tokens)
 
     # ------------------------------------------------------------------------------------------ single tokens
 
@@ -150,7 +158,7 @@ class Tokenizer:
 
     def piece(self, token_id: int) -> str | None:
         """The vocabulary's spelling, such as "Ġthere"; None when there is no such id."""
-        return self._library.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
+        return self._library.id_to_token(token_id) if 0 <= token_id < ID_LIMIT else None
 
     def token_bytes(self, token_id: int) -> bytes | None:
         """The bytes a token stands for in the middle of a text; None when there is no such id."""

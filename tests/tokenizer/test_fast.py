@@ -21,8 +21,8 @@ from tests.tokenizer.samples import TEXTS
 
 fastokens = pytest.importorskip("fastokens")
 
-FAST = ("smollm2", "qwen3", "llama3_1", "deepseek_v3")
-"""Families that fastokens reads; it does for gemma3 and gptoss too, which take long to load."""
+FAST = ("smollm2", "qwen3", "deepseek_v3")
+"""Families that fastokens reads; it reads the other byte-level ones and gemma3 too, which take long to load."""
 
 
 @pytest.fixture(scope="session")
@@ -92,13 +92,13 @@ def test_a_vocabulary_that_it_cannot_read(folder_of: Callable[[str], Path]) -> N
 
 
 def test_another_vocabulary_is_found_out(tokenizer_of: Callable[[str], Tokenizer]) -> None:
-    tokenizer = tokenizer_of("deepseek_v3")
+    tokenizer = tokenizer_of("smollm2")
     texts = list(check_texts(tokenizer.added_tokens.values()))
     same = fastokens.Tokenizer.from_json_str(tokenizer.to_json())
     assert find_difference(tokenizer, same, texts) is None
-    # One merge fewer, one digit more in a number, one flag of one token: each shows.
+    # One setting, one flag of a token: each shows.
     json_text = tokenizer.to_json()
-    for change in (("\\\\p{N}{1,3}", "\\\\p{N}{1,2}"), ('"special":true', '"special":false')):
+    for change in (('"add_prefix_space":false', '"add_prefix_space":true'), ('"special":true', '"special":false')):
         assert change[0] in json_text
         other = fastokens.Tokenizer.from_json_str(json_text.replace(*change))
         assert find_difference(tokenizer, other, texts) is not None, change

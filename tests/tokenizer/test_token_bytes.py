@@ -90,3 +90,7 @@ def test_single_tokens(tokenizer_of: Callable[[str], Tokenizer]) -> None:
         assert qwen.piece(unknown) is None
         assert qwen.token_bytes(unknown) is None
     assert qwen.id_of("no such token at all") is None
+    assert (
+        qwen.decode([there, qwen.vocab_size, 1 << 40, -1, (1 << 63) - 1, there], skip_special_tokens=False)
+        == " there there"
+    )
