@@ -4,6 +4,7 @@ from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format, Thought, bind, compose
 from scaleout.parsers.machine import begin, feed, finish, load_state
 from scaleout.parsers.registry import FORMATS, detect_format, find_format
+from scaleout.parsers.response_template import read_response_template
 from scaleout.parsers.state import ParserState, dump_state
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "find_format",
     "finish",
     "load_state",
+    "read_response_template",
 ]

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
+from scaleout.core import Json
 from scaleout.parsers import formats
 from scaleout.parsers.format import Format, compose, only
+from scaleout.parsers.response_template import read_response_template
 
 
 def _load() -> dict[str, Format]:
@@ -32,10 +34,20 @@ _REASONING_PARSERS = {
 }
 
 
-def find_format(tool_parser: str | None, reasoning_parser: str | None) -> Format | None:
-    """The format for a pair of parser names, ours or the peer's; None for none. Raises ValueError for a name that is neither."""
-    calls = _named(tool_parser, _TOOL_PARSERS, "tool call parser")
-    thoughts = _named(reasoning_parser, _REASONING_PARSERS, "reasoning parser")
+def find_format(
+    tool_parser: str | None, reasoning_parser: str | None, response_template: Mapping[str, Json] | None = None
+) -> Format | None:
+    """The format for a pair of parser names, ours or the peer's; None for none. Raises ValueError for a name that is neither.
+
+    The name "hf" stands for the `response_template` that the checkpoint brings along.
+    """
+    own = (
+        read_response_template(response_template)
+        if response_template and "hf" in (tool_parser, reasoning_parser)
+        else None
+    )
+    calls = _named(tool_parser, _TOOL_PARSERS, "tool call parser", own)
+    thoughts = _named(reasoning_parser, _REASONING_PARSERS, "reasoning parser", own)
     if calls is None:
         return thoughts and only(thoughts, "thought")
     if thoughts is None:
@@ -43,18 +55,20 @@ def find_format(tool_parser: str | None, reasoning_parser: str | None) -> Format
     return compose(thoughts, calls)
 
 
-def detect_format(chat_template: str | None, added_tokens: Iterable[str]) -> Format | None:
+def detect_format(
+    chat_template: str | None, added_tokens: Iterable[str], response_template: Mapping[str, Json] | None = None
+) -> Format | None:
     """The format that a model's template and vocabulary speak for, None when they speak for none.
 
     Of the formats with calls the one with most signs wins; a group of signs counts when all of it is there. Thoughts are added when the
-    family has none of its own and the signs of plain thoughts are there.
+    family has none of its own and the signs of plain thoughts are there. A checkpoint of no known family may bring its own template.
     """
     text = "\n".join((chat_template or "", *added_tokens))
     found = {name: _signs_found(format, text) for name, format in FORMATS.items()}
     calls = max((name for name in FORMATS if FORMATS[name].calls), key=lambda name: found[name])
     thoughts = FORMATS["think"] if found["think"] else None
     if not found[calls]:
-        return thoughts
+        return read_response_template(response_template) if response_template else thoughts
     chosen = FORMATS[calls]
     return compose(thoughts, chosen) if thoughts and not chosen.thought else chosen
 
@@ -64,9 +78,13 @@ def _signs_found(format: Format, text: str) -> int:
     return max((len(group) for group in format.signs if all(sign in text for sign in group)), default=0)
 
 
-def _named(name: str | None, known: Mapping[str, Format], what: str) -> Format | None:
+def _named(name: str | None, known: Mapping[str, Format], what: str, own: Format | None) -> Format | None:
     if not name:
         return None
+    if name == "hf":
+        if own is None:
+            raise ValueError(f"the {what} 'hf' needs a checkpoint with a response_template")
+        return own
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

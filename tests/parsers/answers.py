@@ -81,6 +81,31 @@ def parse(format: Format, state: ParserState, chunks: Iterable[Sequence[Piece]],
     return answer.add(parsers.finish(format, state))
 
 
+def check_stream(format: Format, state: ParserState, pieces: list[Piece], whole: Answer) -> None:
+    """One piece at a time: every prefix is a prefix of the whole, and the state holds no more than it must."""
+    so_far = Answer()
+    for piece in pieces:
+        before = parsers.dump_state(state)
+        after, events = parsers.feed(format, state, [piece])
+        assert parsers.dump_state(state) == before, "feeding changed the state it was given"
+        state = after
+        assert parsers.dump_state(through_json(format, state)) == parsers.dump_state(state)
+        region = format.tables[state.calls][state.region]
+        assert state.call is not None or len(state.held.strip()) < region.find.longest  # type: ignore[union-attr]
+        _check_prefix(so_far.add(events), whole)
+    assert so_far.add(parsers.finish(format, state)) == whole
+
+
+def _check_prefix(now: Answer, then: Answer) -> None:
+    assert (then.reasoning or "").startswith(now.reasoning or "")
+    assert (then.content or "").startswith(now.content or "")
+    assert len(now.calls) <= len(then.calls)
+    for one, other in zip(now.calls, then.calls, strict=False):
+        assert (one.name, one.id) == (other.name, other.id)
+        assert other.arguments.startswith(one.arguments)
+        assert one.status in (None, other.status)
+
+
 def split_at_tokens(text: str, tokens: Iterable[str], special: Iterable[str] = ()) -> list[Piece]:
     """Text as pieces, every occurrence of a token being that token."""
     marked = set(tokens)

@@ -15,18 +15,20 @@ from scaleout.core import Content, Piece, Reasoning, ToolArguments, ToolEnd, Too
 from scaleout.errors import BadState
 from scaleout.parsers import FORMATS, Format, ParserState
 from scaleout.parsers.state import HOLD_LIMIT
-from tests.parsers.answers import Answer, parse, through_json
+from tests.parsers.answers import check_stream, parse, through_json
 from tests.parsers.strategies import TOOLS, answers, cuts, spellings
+from tests.parsers.templates import TEMPLATES
 
 
 def _variants() -> dict[str, Format]:
-    """Every format with all its tokens; with none where it can do without; and its calls under the thoughts of another."""
+    """Every format with all its tokens, with none where it can do without, under the thoughts of another; and shipped templates."""
     found = dict(FORMATS)
     for name, format in FORMATS.items():
         if format.tokens and not format.required:
             found[f"{name}, spelled"] = parsers.bind(format, ())
         if format.thought is None:
             found[f"think+{name}"] = parsers.compose(FORMATS["think"], format)
+    found |= {f"hf, {name}": parsers.read_response_template(template) for name, template in TEMPLATES.items()}
     return found
 
 
@@ -52,37 +54,12 @@ def test_one_answer_in_any_cut(name: str, data: st.DataObject) -> None:
     pieces = data.draw(answers(format), label="answer")
     whole = parse(format, state, [pieces])
     assert parse(format, state, data.draw(cuts(pieces), label="cut"), as_json=True) == whole
-    _check_stream(format, state, pieces, whole)
+    check_stream(format, state, pieces, whole)
     for call in whole.calls:
         assert call.status is not None
         assert call.name == call.name.strip() != ""
         if call.status == "ok":
             assert isinstance(json.loads(call.arguments), dict)
-
-
-def _check_stream(format: Format, state: ParserState, pieces: list[Piece], whole: Answer) -> None:
-    """One piece at a time: every prefix is a prefix of the whole, and the state holds no more than it must."""
-    longest = max(map(len, spellings(format)), default=1)
-    so_far = Answer()
-    for piece in pieces:
-        before = parsers.dump_state(state)
-        after, events = parsers.feed(format, state, [piece])
-        assert parsers.dump_state(state) == before, "feeding changed the state it was given"
-        state = after
-        assert parsers.dump_state(through_json(format, state)) == parsers.dump_state(state)
-        assert state.call is not None or len(state.held.strip()) < longest
-        _check_prefix(so_far.add(events), whole)
-    assert so_far.add(parsers.finish(format, state)) == whole
-
-
-def _check_prefix(now: Answer, then: Answer) -> None:
-    assert (then.reasoning or "").startswith(now.reasoning or "")
-    assert (then.content or "").startswith(now.content or "")
-    assert len(now.calls) <= len(then.calls)
-    for one, other in zip(now.calls, then.calls, strict=False):
-        assert (one.name, one.id) == (other.name, other.id)
-        assert other.arguments.startswith(one.arguments)
-        assert one.status in (None, other.status)
 
 
 @every_format

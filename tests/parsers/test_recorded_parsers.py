@@ -7,11 +7,15 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scaleout import parsers
+from scaleout.core import Piece
 from scaleout.parsers import FORMATS
-from tests.parsers.answers import parse, tools_of
+from tests.parsers.answers import check_stream, parse, tools_of
 from tests.parsers.recorded import PARITY, families, format_of, pieces_of, prompt_of, records
+from tests.parsers.strategies import cuts
 
 pytestmark = pytest.mark.skipif(not PARITY.is_dir(), reason="the recorded answers of ../shared/parity are absent")
 
@@ -50,6 +54,43 @@ def test_recorded_answers(family: str) -> None:
             if comparable(answer.message()) != expected
         ]
     assert not wrong, "\n".join(wrong)
+
+
+def _spoil(data: st.DataObject, pieces: list[Piece]) -> list[Piece]:
+    """A recorded answer with pieces lost, doubled, exchanged, cut short or spelled out."""
+    pieces = list(pieces)
+    for _ in range(data.draw(st.integers(0, 4), label="damages")):
+        if not pieces:
+            break
+        n, m = data.draw(st.tuples(*[st.integers(0, len(pieces) - 1)] * 2), label="where")
+        match data.draw(st.sampled_from(["lose", "double", "exchange", "cut", "spell", "end"]), label="how"):
+            case "lose":
+                del pieces[min(n, m) : min(n, m) + 1 + abs(n - m) % 3]
+            case "double":
+                pieces[n:n] = pieces[m : m + 3]
+            case "exchange":
+                pieces[n], pieces[m] = pieces[m], pieces[n]
+            case "cut":
+                pieces[n] = Piece(pieces[n].text[:-1] or "x")
+            case "spell":
+                pieces[n] = Piece(pieces[n].text)
+            case "end":
+                del pieces[n:]
+    return pieces
+
+
+@pytest.mark.parametrize("family", families())
+@given(data=st.data())
+def test_laws_hold_on_spoiled_answers(family: str, data: st.DataObject) -> None:
+    format = format_of(family)
+    record = data.draw(
+        st.sampled_from(records(family)).filter(lambda record: len(record["text"]) < 1000), label="record"
+    )
+    pieces = _spoil(data, pieces_of(record))
+    state = parsers.begin(format, prompt_of(record), tools=tools_of(record), calls=True)
+    whole = parse(format, state, [pieces])
+    assert parse(format, state, data.draw(cuts(pieces), label="cut"), as_json=True) == whole
+    check_stream(format, state, pieces, whole)
 
 
 @pytest.mark.parametrize("family", families())

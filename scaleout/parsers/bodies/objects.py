@@ -28,6 +28,7 @@ class Objects:
     name: str = "object"
     array: Literal["never", "always", "either"] = "never"
     name_key: str = "name"
+    argument_keys: tuple[str, ...] = ("arguments", "parameters")
     id_key: str = ""
     prefix: str = field(default="", metadata={"marker": True})
     separators: str = ""
@@ -150,8 +151,8 @@ class Objects:
             if not good_name(call.name):
                 reader.fail()
                 return True
-            key = "arguments"
-        call.key = key if key in (self.name_key, self.id_key, "arguments", "parameters") else ""
+            key = self.argument_keys[0]
+        call.key = key if key in (self.name_key, self.id_key, *self.argument_keys) else ""
         call.step = "colon"
         return True
 
@@ -178,7 +179,7 @@ class Objects:
                 reader.fail()
         elif call.key and call.key == self.id_key and call.id is None and char == '"':
             self._begin_string(reader, call, "id")
-        elif call.key in ("arguments", "parameters") and call.start < 0:
+        elif call.key in self.argument_keys and call.start < 0:
             if char == "{":
                 call.start = reader.offset()
                 reader.at += 1
