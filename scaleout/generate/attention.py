@@ -6,12 +6,15 @@ written to the cache first, then its queries look at everything that the sequenc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from attrs import define, frozen
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, softmax
+
+from scaleout.errors import ConfigError
 
 
 @frozen
@@ -63,28 +66,41 @@ class PagedAttention:
         sliding_window: int | None = None,
         softcap: float | None = None,
         s_aux: Tensor | None = None,
-        **_: Any,
+        **others: Any,
     ) -> tuple[Tensor, None]:
         """`query` [1, heads, tokens, key_dim], `key`/`value` [1, kv_heads, tokens, dim] → [1, tokens, heads, value_dim]."""
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         if self.plan is None:
+            self._check(attention_mask, others)
             self.shapes[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
             return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
         keys, values = self.caches[layer]
         keys.flatten(0, 1).index_copy_(0, self.plan.slots, key[0].transpose(0, 1))
         values.flatten(0, 1).index_copy_(0, self.plan.slots, value[0].transpose(0, 1))
-        window = sliding_window or getattr(module, "sliding_window", None)
         scale = scaling if scaling is not None else key.shape[3] ** -0.5
         out = query.new_empty(query.shape[2], query.shape[1], value.shape[3])
         for span in self.plan.spans:
             rows = slice(span.start, span.start + span.count)
-            first = 0 if window is None else max(0, span.length - span.count - window + 1) // self.block_size
+            first = (
+                0
+                if sliding_window is None
+                else max(0, span.length - span.count - sliding_window + 1) // self.block_size
+            )
             table = span.table[first:]
             seen = span.length - first * self.block_size
             k = keys[table].flatten(0, 1)[:seen].transpose(0, 1)
             v = values[table].flatten(0, 1)[:seen].transpose(0, 1)
-            out[rows] = attend(query[0, :, rows], k, v, scale, window, softcap, s_aux).transpose(0, 1)
+            out[rows] = attend(query[0, :, rows], k, v, scale, sliding_window, softcap, s_aux).transpose(0, 1)
         return out.unsqueeze(0), None
+
+    @staticmethod
+    def _check(mask: Tensor | None, others: Mapping[str, Any]) -> None:
+        """An argument that we would ignore could change the answer: better no answer than a wrong one."""
+        unknown = [name for name, value in others.items() if isinstance(value, Tensor) and name != "position_ids"]
+        if mask is not None or unknown:
+            raise ConfigError(
+                f"The model's attention needs {unknown or ['attention_mask']}, which paged attention cannot give it"
+            )
 
 
 def attend(

@@ -186,15 +186,16 @@ class EngineLoop:
     def step(self) -> None:
         """Schedule, run and sample, deliver: the whole engine."""
         batch = self._scheduler.schedule()
+        self._scheduler.stats.steps += 1
         try:
             sampled = self._runner.run(batch)
         except Exception as error:
             self._fail(batch, error)
         else:
             moved = self._scheduler.advance(batch, sampled)
-            self._deliver([(sequence.stream, sequence.take_delta()) for sequence in moved if sequence.due()])
             self._retire(sequence for sequence in moved if sequence.finish_reason is not None)
-        self._count_places()
+            self._count_places()
+            self._deliver([(sequence.stream, sequence.take_delta()) for sequence in moved if sequence.due()])
 
     def _run(self) -> None:
         reason = "The engine is closed."
@@ -228,11 +229,12 @@ class EngineLoop:
                 self._scheduler.add(leader)
 
     def _abort(self, streams: ReadOnly[Stream]) -> None:
-        for stream in streams:
-            for sequence in self._drop(stream):
-                sequence.finish("abort")
-                self._deliver([(stream, sequence.take_delta())])
-                self._count_end("abort")
+        aborted = [sequence for stream in streams for sequence in self._drop(stream)]
+        for sequence in aborted:
+            sequence.finish("abort")
+            self._count_end("abort")
+        self._count_places()
+        self._deliver([(sequence.stream, sequence.take_delta()) for sequence in aborted])
 
     def _fail(self, batch: ReadOnly[Slice], error: Exception) -> None:
         """A step failed: its requests get an error, the others never notice. A lost device takes the loop along."""
@@ -240,10 +242,12 @@ class EngineLoop:
         if not self._runner.alive():
             raise error
         self._scheduler.stats.failed_steps += 1
-        for stream in {work.sequence.stream for work in batch}:
+        streams = {work.sequence.stream for work in batch}
+        for stream in streams:
             for _ in self._drop(stream):
                 self._count_end("error")
-            self._deliver([(stream, EngineFailed("The engine failed while it worked on this request."))])
+        self._count_places()
+        self._deliver([(stream, EngineFailed("The engine failed while it worked on this request.")) for stream in streams])
 
     def _end(self, reason: str) -> None:
         """Nobody waits for an engine that is gone. `_ended` first: whoever submits after the queue was emptied sees it."""
@@ -287,6 +291,5 @@ class EngineLoop:
 
     def _count_places(self) -> None:
         stats, scheduler = self._scheduler.stats, self._scheduler
-        stats.steps += 1
         stats.running, stats.waiting = len(scheduler.running), len(scheduler.waiting)
         stats.blocks_total, stats.blocks_free = scheduler.pool.count, scheduler.pool.free

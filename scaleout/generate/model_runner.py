@@ -120,15 +120,24 @@ class ModelRunner:
             found += describe_prompt(rows, actual, sequence.params.prompt_logprobs or 0)
 
 
+PAGED_LAYERS = {"full_attention", "sliding_attention"}
+
+
 def probe(model: PreTrainedModel, attention: PagedAttention, device: torch.device) -> None:
-    """One token through the model, to learn each layer's KV shape."""
+    """One token through the model, to learn each layer's KV shape. Raises ConfigError where paging would give wrong answers."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or PAGED_LAYERS) - PAGED_LAYERS
+    if kinds:
+        raise ConfigError(
+            f"The torch engine cannot run {config.model_type!r}: its layers use {', '.join(sorted(kinds))}"
+        )
     with torch.inference_mode():
         one = torch.zeros(1, 1, dtype=torch.int64, device=device)
         model(input_ids=one, position_ids=one, use_cache=False)
-    layers = model.config.get_text_config().num_hidden_layers
+    layers = config.num_hidden_layers
     if set(attention.shapes) != set(range(layers)):
         raise ConfigError(
-            f"The torch engine cannot run {model.config.model_type!r}: only {len(attention.shapes)} of its {layers} layers use "
+            f"The torch engine cannot run {config.model_type!r}: only {len(attention.shapes)} of its {layers} layers use "
             "attention that can be paged"
         )
 

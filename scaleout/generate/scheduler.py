@@ -130,10 +130,11 @@ class Scheduler:
         self.pool.hold(known)
         sequence.blocks = known
         sequence.computed = len(known) * self.pool.block_size
-        if sequence.cached is None:
-            sequence.cached = sequence.computed
+        if not sequence.counted:
+            sequence.counted = True
             self.stats.prompt_tokens += sequence.prompt_len
             self.stats.cached_prompt_tokens += sequence.computed
+            sequence.cached = sequence.computed if sequence.cached is None else sequence.cached
         self.waiting.pop(0)
         insort(self.running, sequence, key=self.order)
         return True

@@ -52,7 +52,9 @@ class Sequence:
     computed: int = field(default=0, init=False)
     named: int = field(default=0, init=False)
     """How many of `blocks` the pool can find by name."""
+    counted: bool = field(default=False, init=False)
     cached: int | None = field(default=None, init=False)
+    """Prompt tokens that the request found in the cache; the choices of one request tell the same number."""
     prompt_logprobs: list[dict[int, TokenLogprob] | None] | None = field(default=None, init=False)
     rules: list[Callable[..., None]] | None = field(default=None, init=False)
     """The sampler's own notes about this sequence; None until it was first sampled."""

@@ -57,7 +57,7 @@ def open_model(
         model = AutoModelForCausalLM.from_pretrained(files.folder, **place)
     else:
         raise ConfigError(f"The model {files.name!r} has no local files to load weights from")
-    ready: PreTrainedModel = torch.nn.Module.to(model, device).eval().requires_grad_(False)
+    ready: PreTrainedModel = torch.nn.Module.to(model, device).train(False).requires_grad_(False)
     return ready
 
 

@@ -1,0 +1,70 @@
+"""Real engines on real and on random small models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import Source, source
+
+from scaleout.generate.engine import Engine, open_engine
+from scaleout.generate.options import EngineOptions
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Threads that spin at barriers make small models crawl on a machine that also does something else."""
+    if find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_folder: Path) -> Source:
+    return source(smollm2_folder)
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2: Source) -> Engine:
+    """float32, so that batching changes no greedy id. Shared by all tests: none may leave it worse than it found it."""
+    return open_engine(smollm2, EngineOptions(dtype="float32", max_logprobs=-1, seed=1))
+
+
+@pytest.fixture(scope="session")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Source]:
+    """`random_model(model_type, **config)`: four small random layers of an architecture, in float32."""
+    import torch
+    import transformers
+
+    def make(model_type: str, **config: Any) -> Source:
+        torch.manual_seed(0)
+        made = transformers.AutoConfig.for_model(model_type, **{**SMALL, **config})
+        model = transformers.AutoModelForCausalLM.from_config(made)
+        # Initial weights are so small that every distribution is flat and a broken attention would hardly show.
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+        folder = tmp_path_factory.mktemp(model_type)
+        model.save_pretrained(folder)
+        return source(folder)
+
+    return make
+
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "dtype": "float32",
+}

@@ -1,0 +1,111 @@
+"""The paged, batched, chunked path gives each architecture the logits of a plain forward."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from asking import Answer, Source, ask_one, opened
+from transformers import AutoModelForCausalLM
+
+from scaleout.errors import ConfigError
+
+pytestmark = pytest.mark.engine
+
+TOLERANCE = 2e-4
+"""Of log probabilities in float32: sums run in another order."""
+
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "mistral": {"sliding_window": 8},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "phi3": {"sliding_window": 8, "original_max_position_embeddings": 256},
+    "gpt_oss": {
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 8,
+        "rope_parameters": None,
+    },
+    "deepseek_v3": {
+        **EXPERTS,
+        "n_routed_experts": 4,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 24,
+        "num_key_value_heads": 4,
+    },
+    "qwen3_moe": {**EXPERTS, "head_dim": 16, "num_experts": 4},
+    "olmo2": {},
+    "olmo3": {"sliding_window": 8},
+    "cohere2": {"head_dim": 16, "sliding_window": 8},
+    "granite": {},
+    "smollm3": {},
+    "glm4": {"head_dim": 16},
+    "gpt_neox": {},
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_logits_equal_a_plain_forward(name: str, random_model: Callable[..., Source]) -> None:
+    files = random_model(name, **ARCHITECTURES[name])
+    random = Random(name)
+    prompts = [[random.randrange(3, 96) for _ in range(length)] for length in (1, 30, 5, 18, 64)]
+    answers = asyncio.run(answer_all(files, prompts))
+    plain = AutoModelForCausalLM.from_pretrained(files.folder, dtype=torch.float32, attn_implementation="eager")
+    for prompt, answer in zip(prompts, answers, strict=True):
+        with torch.no_grad():
+            logits = plain(input_ids=torch.tensor([prompt + answer.token_ids]), use_cache=False).logits[0]
+        expected = torch.log_softmax(logits.float(), dim=-1)[:-1]
+        assert (expected - everything_said(answer, files.vocab_size)).abs().max() < TOLERANCE
+
+
+async def answer_all(files: Source, prompts: list[list[int]]) -> list[Answer]:
+    """Few places, few tokens per step and small blocks: prompts are cut, wait, and share steps with decoding."""
+    async with opened(files, max_num_seqs=3, max_num_batched_tokens=13, block_size=4, max_logprobs=-1) as engine:
+        params = {"max_tokens": 12, "ignore_eos": True, "logprobs": -1, "prompt_logprobs": -1}
+        return await asyncio.gather(*[ask_one(engine, prompt, seed=i, **params) for i, prompt in enumerate(prompts)])
+
+
+def everything_said(answer: Answer, vocab_size: int) -> torch.Tensor:
+    """[positions, vocab]: what the engine says about every token after the first."""
+    assert answer.prompt is not None
+    assert answer.prompt.logprobs is not None
+    rows = torch.empty(len(answer.prompt.logprobs) - 1 + len(answer.token_ids), vocab_size)
+    for row, entry in enumerate(answer.prompt.logprobs[1:]):
+        assert entry is not None
+        rows[row] = torch.tensor([entry[id].logprob for id in range(vocab_size)])
+    for row, position in enumerate(answer.logprobs, len(answer.prompt.logprobs) - 1):
+        by_id = {shown.token_id: shown.logprob for shown in position.top}
+        rows[row] = torch.tensor([by_id[id] for id in range(vocab_size)])
+    return rows
+
+
+@pytest.mark.parametrize(("name", "config"), [("llama4_text", {"head_dim": 16}), ("mamba", {"state_size": 4})])
+def test_layers_that_cannot_be_paged_are_refused(
+    name: str, config: dict[str, Any], random_model: Callable[..., Source]
+) -> None:
+    files = random_model(name, **config)
+
+    async def start() -> None:
+        async with opened(files):
+            pass
+
+    with pytest.raises(ConfigError, match=f"cannot run '{name}'"):
+        asyncio.run(start())
