@@ -50,10 +50,15 @@ class ControlTokens:
     def of(cls, tokenizer: Tokenizer) -> ControlTokens:
         return cls(tokenizer.added_tokens, tokenizer.special_ids, tokenizer._library)
 
+    def may_spell(self, text: str) -> bool:
+        """Whether `text` holds a character with which some special token begins. Most text does not."""
+        for first in self._firsts:  # noqa: SIM110 - any() would cost more than the search
+            if first in text:
+                return True
+        return False
+
     def find(self, text: str) -> tuple[int, list[int]]:
         """How many special tokens `text` spells, and every position where one begins, inside others too."""
-        if not any(first in text for first in self._firsts):
-            return 0, []
         spelled = 0
         places: list[int] = []
         for match in self._spellings.finditer(text):
@@ -68,8 +73,6 @@ class ControlTokens:
         """Positions in the last word of `text` from which it is the beginning of a special token."""
         stripped = text.rstrip()
         tail = stripped[-self._longest :]
-        if not any(first in tail for first in self._firsts):
-            return []
         offset = len(stripped) - len(tail)
         return [offset + i for i, char in enumerate(tail) if char in self._mark_of and tail[i:] in self._beginnings]
 
@@ -117,6 +120,8 @@ class Marking:
         """One supplied text with its marks. Raises `BadRequest` for lone surrogates: they could pass for marks, and are no text."""
         if not text.isascii():
             _refuse_surrogates(text)
+        if not self.tokens.may_spell(text):
+            return text
         spelled, places = self.tokens.find(text)
         places += self.tokens.open_ends(text)
         if not places:
@@ -130,12 +135,16 @@ class Marking:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            pairs = {self.text(key) if isinstance(key, str) else key: self.value(item) for key, item in value.items()}
-            unchanged = all(new is old for new, old in zip(pairs.values(), value.values(), strict=True))
-            return value if unchanged and pairs.keys() == value.keys() else type(value)(pairs)
+            changed = False
+            pairs = {}
+            for key, item in value.items():
+                new_key = self.text(key) if isinstance(key, str) else key
+                new_item = pairs[new_key] = self.value(item)
+                changed = changed or new_item is not item or new_key is not key
+            return type(value)(pairs) if changed else value
         if isinstance(value, list | tuple):
             items = [self.value(item) for item in value]
-            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
         return value
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
