@@ -48,7 +48,7 @@ class ControlTokens:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> ControlTokens:
-        return cls(tokenizer.added_tokens, tokenizer.special_ids, tokenizer._library)
+        return cls(tokenizer.added_tokens, tokenizer.special_ids, tokenizer.library)
 
     def may_spell(self, text: str) -> bool:
         """Whether `text` holds a character with which some special token begins. Most text does not."""
