@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -103,6 +104,9 @@ def loaded_stages(in_background: bool) -> Callable[[web.Application], AsyncItera
 
     async def load(app: web.Application) -> None:
         await app[STAGES].open()
+        # What is loaded stays: vocabularies of hundreds of thousands of objects need not be looked through again and again.
+        gc.collect()
+        gc.freeze()
         app[LIFECYCLE].open()
 
     async def stages(app: web.Application) -> AsyncIterator[None]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import Server, serving
+from split import ask_split, events, ok
 
 from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
-from serving import Server, serving
-from split import ask_split, events, ok
 
 pytestmark = pytest.mark.engine
 
@@ -148,7 +148,13 @@ def test_streams_are_equal(echoing: Server, front: Server, name: str) -> None:
     check_stream(echoing, front, name)
 
 
-ON_THE_MODEL = ("chat", "chat with three choices", "chat with a stop string", "completion", "completion with three choices")
+ON_THE_MODEL = (
+    "chat",
+    "chat with three choices",
+    "chat with a stop string",
+    "completion",
+    "completion with three choices",
+)
 
 
 @pytest.mark.parametrize("name", ON_THE_MODEL)

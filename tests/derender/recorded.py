@@ -53,7 +53,8 @@ def plain(answer: ChoiceAnswer) -> dict[str, Any]:
         "reasoning": answer.reasoning,
         "content": answer.content,
         "tool_calls": [
-            {"name": call.name, "arguments": normal(call.arguments), "status": call.status} for call in answer.tool_calls
+            {"name": call.name, "arguments": normal(call.arguments), "status": call.status}
+            for call in answer.tool_calls
         ],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,14 @@ def run(
 
 def cut(ids: Sequence[int], places: Sequence[int]) -> list[Sequence[int]]:
     edges = [0, *sorted(place % (len(ids) + 1) for place in places), len(ids)]
-    return [ids[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [ids[a:b] for a, b in itertools.pairwise(edges)]
 
 
 @given(st.data())
 def test_any_cutting_gives_one_answer(qwen: Derenderer, data: st.DataObject) -> None:
-    words = st.sampled_from(["<think>", "</think>", CALL, "<tool_call>", "naïve 🙂", "삼겹살", "\n", " a b", "END", "<|im_end|>"])
+    words = st.sampled_from(
+        ["<think>", "</think>", CALL, "<tool_call>", "naïve 🙂", "삼겹살", "\n", " a b", "END", "<|im_end|>"]
+    )
     text = "".join(data.draw(st.lists(words, max_size=8)))
     random_ids = data.draw(st.lists(st.integers(0, qwen.tokenizer.vocab_size - 1), max_size=6))
     ids = [*ids_of(qwen, text), *random_ids]

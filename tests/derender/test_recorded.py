@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_recorded_answers(family: str, shared_folder: Path, family_tokenizer: Ca
         ways = {
             "whole": [ids],
             "one by one": [[one] for one in ids] or [[]],
-            "pieces": [ids[a:b] for a, b in zip(cut, cut[1:], strict=False)] or [[]],
+            "pieces": [ids[a:b] for a, b in itertools.pairwise(cut)] or [[]],
         }
         for way, pieces in ways.items():
             answer = derender(derenderer, record, pieces, through_json=way != "whole")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,11 +33,13 @@ def text_of(events: list[Event]) -> str:
 
 def cut(text: str, places: list[int]) -> list[Event]:
     edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [Content(text[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    return [Content(text[a:b]) for a, b in itertools.pairwise(edges)]
 
 
 @given(TEXT, STOPS, st.lists(st.integers(0, 40), max_size=6), st.booleans())
-def test_any_cutting_gives_the_same_text_and_match(text: str, stops: list[str], places: list[int], include: bool) -> None:
+def test_any_cutting_gives_the_same_text_and_match(
+    text: str, stops: list[str], places: list[int], include: bool
+) -> None:
     whole, match = stream(stops, [Content(text)], include)
     pieces, same_match = stream(stops, cut(text, places), include)
     by_char, by_char_match = stream(stops, [Content(c) for c in text], include)
