@@ -26,7 +26,7 @@ from scaleout.parsers.state import CallState
 from scaleout.parsers.stream import Alphabet, Markers, skip
 
 _MARKER = {"marker": True}
-_HEADER = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=]+))\s*(.*)""", re.DOTALL)
+_HEADER = re.compile(r"""(?:"([^"]*)"|'([^']*)')(.*)""", re.DOTALL)
 _STRING = re.compile(r"""string\s*=\s*["']?(true|false)""")
 
 
@@ -145,7 +145,7 @@ class Tagged:
             say_junk(reader, call, before=self.parameter)
             call.step = "parameters"
             return True
-        key, rest = _header(gathered(reader, call, end))
+        key, rest = _header(gathered(reader, call, end), self.attribute)
         kinds = reader.state.types.get(call.name, {}).get(key, "")
         if not kinds and self.attribute:
             told = _STRING.search(rest)
@@ -209,10 +209,11 @@ class Tagged:
     }
 
 
-def _header(text: str) -> tuple[str, str]:
-    """A name or key without its quotes, and the attributes behind it."""
+def _header(text: str, attributes: bool = False) -> tuple[str, str]:
+    """A name or key without its quotes, and the attributes behind it, if there may be any."""
     text = text.strip()
-    quoted = _HEADER.fullmatch(text) if text[:1] in "\"'" else None
-    if quoted is None:
-        return text, ""
-    return next(part for part in quoted.groups() if part is not None), quoted[4]
+    quoted = _HEADER.fullmatch(text) if text[:1] in ("'", '"') else None
+    if quoted:
+        return next(part for part in quoted.groups() if part is not None), quoted[3]
+    name, _, rest = text.partition(" ") if attributes else (text, "", "")
+    return name, rest
