@@ -36,7 +36,7 @@ class Limits:
     max_json_depth: int = _limit(
         128,
         integer(4, 512),
-        "Nesting of JSON. Real tool schemas stay below 20; the interpreter's own stack ends at 1000.",
+        "Nesting of JSON. Deeper than schemas of tools go; the interpreter's own stack ends at 1000.",
     )
     max_messages: int = _limit(16_384, integer(1), "Messages in one conversation. Long agent runs have some thousands.")
     max_tools: int = _limit(1024, integer(1), "Declared tools. Public services allow 128 or fewer.")
@@ -252,7 +252,6 @@ class ModeConfig:
     stream_interval: int = _server(1, integer(1), "Tokens that a stream gathers before it sends, at least.")
     enable_request_id_headers: bool = _server(False, SWITCH, "Put X-Request-Id on every answer.")
     enable_tokenizer_info_endpoint: bool = _server(False, SWITCH, "Offer /tokenizer_info.")
-    enable_force_include_usage: bool = _server(False, SWITCH, "Send usage on every stream, asked for or not.")
     return_tokens_as_token_ids: bool = _server(
         False, SWITCH, "Write tokens in logprobs as token_id:N unless a request says otherwise."
     )
