@@ -57,7 +57,7 @@ class TokenTexts(dict[int, "str | bytes"]):
 
 
 class Tokenizer:
-    """A vocabulary with its encoder and decoder. Safe to use from several threads at once: after loading, only the encoder may be exchanged.
+    """A vocabulary with its encoder and decoder. Safe to use from several threads: after loading, only the encoder may change.
 
     `backend` names the encoder in use ("hf" is the `tokenizers` library) and `backend_reason` says why it was chosen.
     """
