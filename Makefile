@@ -24,7 +24,7 @@ engine-test: $(READY)
 	@$(BIN)/python -m pytest -q -m "not peer"
 
 render-test: $(READY)
-	@$(TOX) run -f render
+	@$(TOX) run-parallel -p 2 --parallel-no-spinner -f render
 
 lint: $(READY)
 	@$(BIN)/ruff check
