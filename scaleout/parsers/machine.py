@@ -11,6 +11,7 @@ answer is one feed and one finish, and any other cutting gives the same events b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from attrs import define, field
 
@@ -135,6 +136,8 @@ class Reader:
         if state.call is not None and not state.call.announced:
             state.raw = grown(state.raw, self.text[self.raw_from : self.at])
         state.held = self.text[self.at :]
+        if len(self.events) > 1:
+            self.events = merged(self.events)
 
     # ---------------------------------------------------------------------------------- what regions of text do
 
@@ -148,24 +151,8 @@ class Reader:
         if state.edge and getattr(state, sink):
             text = "\n" + text
         state.edge = False
-        text = self.spell(text)
-        last = self.events[-1] if self.events else None
-        if sink == "content":
-            state.content = True
-            self._add(
-                Content(last.text + text) if isinstance(last, Content) else Content(text), isinstance(last, Content)
-            )
-        else:
-            state.reasoning = True
-            self._add(
-                Reasoning(last.text + text) if isinstance(last, Reasoning) else Reasoning(text),
-                isinstance(last, Reasoning),
-            )
-
-    def _add(self, event: Event, instead: bool) -> None:
-        if instead:
-            self.events.pop()
-        self.events.append(event)
+        setattr(state, sink, True)
+        self.events.append((Content if sink == "content" else Reasoning)(self.spell(text)))
 
     def spell(self, text: str) -> str:
         """Stream text as the model spelled it."""
@@ -212,15 +199,8 @@ class Reader:
 
     def argue(self, text: str) -> None:
         """Pass on a piece of the announced call's arguments."""
-        if not text:
-            return
-        text = self.spell(text)
-        index = self.state.count - 1
-        last = self.events[-1] if self.events else None
-        if isinstance(last, ToolArguments) and last.index == index:
-            self.events[-1] = ToolArguments(index, last.text + text)
-        else:
-            self.events.append(ToolArguments(index, text))
+        if text:
+            self.events.append(ToolArguments(self.state.count - 1, self.spell(text)))
 
     def end(self, status: ToolStatus, step: str) -> None:
         """The announced call ends; the body goes on with `step`, and a next call would begin here."""
@@ -258,3 +238,21 @@ class Reader:
             self.at -= len(layout)
         else:
             self.text, self.at, self.raw_from = layout + self.text[self.at :], 0, 0
+
+
+def merged(events: Sequence[Event]) -> list[Event]:
+    """The same events with neighbouring texts of one field joined."""
+    out: list[Event] = []
+    for _, group in groupby(events, key=lambda event: (type(event), getattr(event, "index", 0))):
+        run = list(group)
+        text = "".join(event.text for event in run if isinstance(event, Content | Reasoning | ToolArguments))
+        match run[0]:
+            case Content():
+                out.append(Content(text))
+            case Reasoning():
+                out.append(Reasoning(text))
+            case ToolArguments(index):
+                out.append(ToolArguments(index, text))
+            case _:
+                out += run
+    return out

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import field, frozen
 
 from scaleout.parsers.state import HOLD_LIMIT
-from scaleout.parsers.stream import WHITESPACE, Markers
+from scaleout.parsers.stream import WHITESPACE, Markers, skip
 
 if TYPE_CHECKING:
     from scaleout.parsers.machine import Reader
@@ -76,7 +76,7 @@ class Text:
     def _start(self, reader: Reader) -> bool:
         """The first visible character of the field decides: one of `first`, or the region `then`."""
         text, at, state = reader.text, reader.at, reader.state
-        start = at + len(text[at:]) - len(text[at:].lstrip(WHITESPACE))
+        start = skip(text, at)
         if state.edge:
             reader.at = at = start
         late = (self.once and state.content) or start - at > HOLD_LIMIT
@@ -104,7 +104,7 @@ class Text:
             end = self.find.sure(text, at)
             end -= layout_before(text, at, end)
             if reader.state.edge and end == at:
-                end += len(text[at:]) - len(text[at:].lstrip(WHITESPACE))
+                end = skip(text, at)
         reader.say(self.sink, text[at:end])
         reader.at = end
 
