@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 
 from scaleout.core import GenerateRequest, SamplingParams
 from scaleout.errors import BadRequest, NotSupported
 from scaleout.generate.options import EngineLimits
+from scaleout.generate.repetition import MAX_PATTERN
 
 MAX_BAD_WORDS = 128
 """Each costs a comparison per step and choice."""
@@ -23,17 +24,7 @@ def check_request(request: GenerateRequest, limits: EngineLimits) -> None:
         )
     if any(request.features.values()) if request.features else request.content_parts:
         raise NotSupported("This engine runs a text model: it takes no multimodal features.", "features")
-    if params.bad_words and not limits.tokenizer:
-        raise NotSupported("bad_words needs a tokenizer, which this server does not have.", "bad_words")
-    if params.structured_outputs and not limits.tokenizer:
-        raise NotSupported(
-            "structured_outputs needs a tokenizer, which this server does not have.", "structured_outputs"
-        )
-    if params.thinking_token_budget is not None and params.thinking_token_budget >= 0 and not limits.thinking:
-        raise NotSupported(
-            "thinking_token_budget needs the ids of the model's thinking markers, which this server does not know.",
-            "thinking_token_budget",
-        )
+    check_repetition(params.repetition_detection or {})
     check_length(len(request.token_ids), limits.max_model_len)
     check_ids(request, limits.vocab_size)
     check_logprobs(params, limits)
@@ -92,6 +83,20 @@ def check_logprobs(params: SamplingParams, limits: EngineLimits) -> None:
             raise BadRequest(
                 f"Requested {name} of {count}, which is greater than max allowed: {limits.max_logprobs}", name
             )
+
+
+def check_repetition(spec: Mapping[str, int]) -> None:
+    """All of it or none: a largest pattern, and how often one must come."""
+    largest, smallest, count = (spec.get(name, 0) for name in ("max_pattern_size", "min_pattern_size", "min_count"))
+    name = "repetition_detection"
+    if not all(isinstance(value, int) for value in (largest, smallest, count)):
+        raise BadRequest(f"{name} must hold integers", name)
+    if not 0 <= largest <= MAX_PATTERN:
+        raise BadRequest(f"{name}.max_pattern_size must be in [0, {MAX_PATTERN}], got {largest}.", name)
+    if not 0 <= smallest <= max(largest, 0):
+        raise BadRequest(f"{name}.min_pattern_size must be in [0, max_pattern_size], got {smallest}.", name)
+    if largest and count < 2:
+        raise BadRequest(f"{name}.min_count must be at least 2, got {count}.", name)
 
 
 def check_params(params: SamplingParams) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from collections.abc import Sequence as ReadOnly
 from contextlib import suppress
 from importlib import import_module
 from queue import Empty, SimpleQueue
 from random import Random
 from threading import Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from uuid import uuid4
 
 from attrs import frozen
@@ -24,13 +24,9 @@ from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, 
 from scaleout.generate.scheduler import Scheduler, Slice
 from scaleout.generate.sequence import UNTIL_THE_END, Sampled, Sequence
 from scaleout.generate.stream import Event, Stream, hand_over
-
-if TYPE_CHECKING:
-    from scaleout.tokenizer import Tokenizer
+from scaleout.generate.text_needs import NOTHING, LoadTokenizer, TextNeeds, TextSide, needs_text
 
 log = logging.getLogger(__name__)
-
-LoadTokenizer = Callable[[], "Tokenizer"]
 
 
 class Engine(Protocol):
@@ -99,12 +95,19 @@ class EngineLoop:
     """Batches the requests of any number of coroutines into the steps of one thread."""
 
     def __init__(
-        self, runner: Runner, scheduler: Scheduler, limits: EngineLimits, options: EngineOptions, eos: Iterable[int]
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        limits: EngineLimits,
+        options: EngineOptions,
+        eos: Iterable[int],
+        load_tokenizer: LoadTokenizer | None = None,
     ) -> None:
         self.max_model_len = limits.max_model_len
         self.vocab_size = limits.vocab_size
         self.eos_token_ids = tuple(eos)
         self._runner, self._scheduler, self._limits, self._options = runner, scheduler, limits, options
+        self._text = TextSide(load_tokenizer, options.thinking, limits.vocab_size, self.eos_token_ids)
         self._seeds = Random(options.seed)
         self._commands: SimpleQueue[list[Sequence] | _Abort | None] = SimpleQueue()
         self._live: dict[Stream, list[Sequence]] = {}
@@ -128,7 +131,8 @@ class EngineLoop:
         stream = Stream(asyncio.get_running_loop(), n)
         self._admitted += n
         try:
-            self._commands.put(self._sequences(request, stream))
+            needs = await asyncio.to_thread(self._text.prepare, request) if needs_text(request) else NOTHING
+            self._commands.put(self._sequences(request, stream, needs))
             self.health()
             async for delta in stream.deltas():
                 yield delta
@@ -158,7 +162,7 @@ class EngineLoop:
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def _sequences(self, request: GenerateRequest, stream: Stream) -> list[Sequence]:
+    def _sequences(self, request: GenerateRequest, stream: Stream, needs: TextNeeds) -> list[Sequence]:
         params, options = request.sampling_params, self._options
         seed = params.seed if params.seed is not None and params.seed != -1 else self._seeds.getrandbits(63)
         # Without prefix caching the choices of one request still share their prompt, and nobody else does.
@@ -176,6 +180,7 @@ class EngineLoop:
                 max_model_len=self.max_model_len,
                 seed=seed + index,
                 salt=salt,
+                needs=needs,
                 interval=UNTIL_THE_END if final_only else interval,
             )
             for index in range(params.n)
@@ -192,7 +197,7 @@ class EngineLoop:
         except Exception as error:
             self._fail(batch, error)
         else:
-            moved = self._scheduler.advance(batch, sampled)
+            moved = self._fail_alone(self._scheduler.advance(batch, sampled))
             self._retire(sequence for sequence in moved if sequence.finish_reason is not None)
             self._count_places()
             self._deliver([(sequence.stream, sequence.take_delta()) for sequence in moved if sequence.due()])
@@ -247,7 +252,18 @@ class EngineLoop:
             for _ in self._drop(stream):
                 self._count_end("error")
         self._count_places()
-        self._deliver([(stream, EngineFailed("The engine failed while it worked on this request.")) for stream in streams])
+        self._deliver(
+            [(stream, EngineFailed("The engine failed while it worked on this request.")) for stream in streams]
+        )
+
+    def _fail_alone(self, moved: Iterable[Sequence]) -> list[Sequence]:
+        """Ends the requests that cannot go on, each with its own error. Returns the others."""
+        failed = {sequence.stream: sequence.failure for sequence in moved if sequence.failure is not None}
+        for stream, failure in failed.items():
+            for _ in self._drop(stream):
+                self._count_end("error")
+            self._deliver([(stream, failure)])
+        return [sequence for sequence in moved if sequence.stream not in failed]
 
     def _end(self, reason: str) -> None:
         """Nobody waits for an engine that is gone. `_ended` first: whoever submits after the queue was emptied sees it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -43,6 +43,7 @@ class EngineOptions:
     `kv_cache_memory` is in bytes; without it a GPU gives `gpu_memory_utilization` of its memory, a CPU a share of what is free.
     `max_queued` bounds the choices that wait for a place: beyond it a request is refused at once instead of growing the queue.
     `max_logprobs` -1 lifts the cap. `seed` fixes the choice of seeds for requests that bring none.
+    `thinking` is called at the first request whose answer depends on where thinking ends.
     """
 
     backend: str = "torch"
@@ -61,7 +62,7 @@ class EngineOptions:
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     stream_interval: int = 1
     seed: int | None = None
-    thinking: ThinkingMarkers | None = None
+    thinking: Callable[[], ThinkingMarkers | None] | None = None
     engine_args: Mapping[str, Any] = field(factory=dict)
 
 
@@ -73,8 +74,6 @@ class EngineLimits:
     max_model_len: int
     max_num_seqs: int
     max_logprobs: int = 20
-    thinking: bool = False
-    tokenizer: bool = False
 
 
 @define

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from scaleout.core import PositionLogprobs
-from scaleout.generate.logit_rules import rules_for
+from scaleout.errors import BadRequest, RequestError
+from scaleout.generate.logit_rules import FORBIDDEN, rules_for
 from scaleout.generate.logprobs import describe_chosen, describe_sampled
 from scaleout.generate.sequence import Sampled, Sequence
 
@@ -29,14 +30,24 @@ class Sampler:
         logits = logits.float()
         wanting = [row for row, sequence in enumerate(sequences) if sequence.params_ask_logprobs]
         raw = torch.log_softmax(logits[wanting], dim=-1) if wanting else None
-        for row, sequence in enumerate(sequences):
-            if sequence.rules is None:
-                sequence.rules = rules_for(sequence)
-            for rule in sequence.rules:
-                rule(logits[row], sequence)
+        failures = {row: apply_rules(logits[row], sequence) for row, sequence in enumerate(sequences)}
         ids = choose(logits, sequences)
         shown = {} if raw is None else show(raw, wanting, ids, sequences)
-        return [Sampled(token_id, shown.get(row)) for row, token_id in enumerate(ids)]
+        return [Sampled(token_id, shown.get(row), failures[row]) for row, token_id in enumerate(ids)]
+
+
+def apply_rules(row: Tensor, sequence: Sequence) -> RequestError | None:
+    """Edits a row as its request demands. What one request demands in vain is told to it alone."""
+    if sequence.rules is None:
+        sequence.rules = rules_for(sequence)
+    try:
+        for rule in sequence.rules:
+            rule(row, sequence)
+    except RequestError as error:
+        return error
+    if sequence.rules and row.max() == FORBIDDEN:
+        return BadRequest("What the request allows and what it demands leave no token to go on with.")
+    return None
 
 
 def choose(logits: Tensor, sequences: ReadOnly[Sequence]) -> list[int]:

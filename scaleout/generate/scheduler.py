@@ -81,8 +81,10 @@ class Scheduler:
             self._name_full_blocks(sequence)
             if samples:
                 sequence.append(next(results))
-                self.stats.generated_tokens += 1
                 moved.append(sequence)
+                if sequence.failure is not None:
+                    continue
+                self.stats.generated_tokens += 1
                 self._start_followers(sequence)
                 if sequence.finish_reason is not None:
                     self.drop(sequence)

@@ -8,8 +8,11 @@ from itertools import islice
 from attrs import define, field, frozen
 
 from scaleout.core import GenerateRequest, PositionLogprobs, PromptInfo, SamplingParams, TokenDelta, TokenLogprob
+from scaleout.errors import RequestError
 from scaleout.generate.kv_cache import Digest, next_digest, root_digest
+from scaleout.generate.repetition import Repetition
 from scaleout.generate.stream import Stream
+from scaleout.generate.text_needs import NOTHING, TextNeeds
 
 GREEDY_BELOW = 1e-5
 """A temperature under this means argmax."""
@@ -27,6 +30,8 @@ class Sampled:
 
     token_id: int
     logprobs: PositionLogprobs | None = None
+    failure: RequestError | None = None
+    """The request cannot go on; nobody else is concerned."""
 
 
 @define(eq=False)
@@ -42,6 +47,7 @@ class Sequence:
     seed: int
     salt: str
     interval: int = 1
+    needs: TextNeeds = NOTHING
     followers: list[Sequence] = field(factory=list)
     """Choices of the same request that wait until this one has computed the prompt they share."""
 
@@ -58,8 +64,10 @@ class Sequence:
     prompt_logprobs: list[dict[int, TokenLogprob] | None] | None = field(default=None, init=False)
     rules: list[Callable[..., None]] | None = field(default=None, init=False)
     """The sampler's own notes about this sequence; None until it was first sampled."""
+    failure: RequestError | None = field(default=None, init=False)
     finish_reason: str | None = field(default=None, init=False)
     stop_reason: int | None = field(default=None, init=False)
+    _repetition: Repetition | None = field(default=None, init=False)
     _sent: int = field(default=0, init=False)
     _unsent_logprobs: list[PositionLogprobs] = field(factory=list, init=False)
     _announced: bool = field(default=False, init=False)
@@ -67,6 +75,8 @@ class Sequence:
     def __attrs_post_init__(self) -> None:
         self.tokens = list(self.request.token_ids)
         self.prompt_len = len(self.tokens)
+        if self.params.repetition_detection:
+            self._repetition = Repetition.wanted(self.params.repetition_detection)
         if self.params.prompt_logprobs is not None and self.index == 0:
             self.prompt_logprobs = [None]
 
@@ -105,14 +115,20 @@ class Sequence:
 
     def append(self, sampled: Sampled) -> None:
         """Takes the next id and decides whether it is the last one."""
+        if sampled.failure is not None:
+            self.failure = sampled.failure
+            return
         token, params = sampled.token_id, self.params
+        ends = not params.ignore_eos or self.needs.constraint is not None
         self.tokens.append(token)
         if sampled.logprobs is not None:
             self._unsent_logprobs.append(sampled.logprobs)
-        if self.generated >= params.min_tokens and not params.ignore_eos and token in self.eos:
+        if ends and token in self.eos and (self.generated >= params.min_tokens or self.needs.constraint is not None):
             self.finish("stop")
         elif self.generated >= params.min_tokens and token in params.stop_token_ids:
             self.finish("stop", token)
+        elif self._repetition is not None and self._repetition.goes_on(token):
+            self.finish("repetition")
         elif self.generated == params.max_tokens or len(self.tokens) >= self.max_model_len:
             self.finish("length")
 

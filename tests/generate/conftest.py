@@ -11,7 +11,8 @@ import pytest
 from asking import Source, source
 
 from scaleout.generate.engine import Engine, open_engine
-from scaleout.generate.options import EngineOptions
+from scaleout.generate.options import EngineOptions, ThinkingMarkers
+from scaleout.tokenizer import Tokenizer, load_model_files, load_tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,9 +30,20 @@ def smollm2(smollm2_folder: Path) -> Source:
 
 
 @pytest.fixture(scope="session")
-def smollm2_engine(smollm2: Source) -> Engine:
+def smollm2_tokenizer(smollm2_folder: Path) -> Tokenizer:
+    return load_tokenizer(load_model_files(str(smollm2_folder)))
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2: Source, smollm2_tokenizer: Tokenizer) -> Engine:
     """float32, so that batching changes no greedy id. Shared by all tests: none may leave it worse than it found it."""
-    return open_engine(smollm2, EngineOptions(dtype="float32", max_logprobs=-1, seed=1))
+
+    def thinking() -> ThinkingMarkers:
+        start, end = (smollm2_tokenizer.encode(text, False) for text in ("<think>", "</think>"))
+        return ThinkingMarkers(start, end)
+
+    options = EngineOptions(dtype="float32", max_logprobs=-1, seed=1, thinking=thinking)
+    return open_engine(smollm2, options, lambda: smollm2_tokenizer)
 
 
 @pytest.fixture(scope="session")

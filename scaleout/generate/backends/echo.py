@@ -11,8 +11,9 @@ from attrs import define, field
 from scaleout.core import GenerateRequest, PositionLogprobs, PromptInfo, TokenDelta, TokenLogprob
 from scaleout.errors import EngineFailed, Overloaded
 from scaleout.generate.admission import check_request
-from scaleout.generate.engine import Engine, LoadTokenizer
+from scaleout.generate.engine import Engine
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
+from scaleout.generate.text_needs import LoadTokenizer
 
 LOGPROB = -0.5
 """Of every sampled id; the r-th best other one has LOGPROB * r. Exact in binary, so that sums compare equal."""
@@ -24,8 +25,6 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         max_model_len=options.max_model_len or files.max_model_len,
         max_num_seqs=options.max_num_seqs or 256,
         max_logprobs=options.max_logprobs,
-        thinking=True,
-        tokenizer=True,
     )
     ends = options.engine_args.get("eos_after_prompt", False)
     return EchoEngine(limits, tuple(files.eos_token_ids), options.stream_interval, options.max_queued, ends)

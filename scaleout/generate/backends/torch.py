@@ -10,13 +10,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from scaleout.errors import ConfigError
 from scaleout.generate.attention import PagedAttention
-from scaleout.generate.engine import Engine, EngineLoop, LoadTokenizer
+from scaleout.generate.engine import Engine, EngineLoop
 from scaleout.generate.kv_cache import BlockPool
 from scaleout.generate.memory import available_memory
 from scaleout.generate.model_runner import ModelRunner, probe
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Scheduler
+from scaleout.generate.text_needs import LoadTokenizer
 from scaleout.generate.weights import open_model, pick_device
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,9 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_logprobs=options.max_logprobs,
-        thinking=options.thinking is not None,
-        tokenizer=load_tokenizer is not None,
     )
     runner = ModelRunner(model, attention, blocks, device, dtype, Sampler())
-    return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids)
+    return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids, load_tokenizer)
 
 
 def count_blocks(
