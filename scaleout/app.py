@@ -21,6 +21,7 @@ from aiohttp.http import HttpProcessingError
 from scaleout.config import Mode, ModeConfig
 from scaleout.listener import BACKLOG, bind, url
 from scaleout.pipeline import Stages
+from scaleout.pipeline.stages import LoadedText
 from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
 from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, ROUTE_NAMES, STAGES
@@ -44,12 +45,16 @@ LOADING: web.AppKey[asyncio.Task[None]] = web.AppKey("loading", asyncio.Task)
 
 
 def make_app(
-    config: ModeConfig, *, load_in_background: bool = False, metrics_folder: Path | None = None
+    config: ModeConfig,
+    *,
+    load_in_background: bool = False,
+    metrics_folder: Path | None = None,
+    loaded: LoadedText | None = None,
 ) -> web.Application:
     """A server for `config`, assembled but not started.
 
     Its start-up loads the model; with `load_in_background` it does so beside the serving, and work gets 503 until then.
-    `metrics_folder` is where several processes count together.
+    `metrics_folder` is where several processes count together, `loaded` what their parent has loaded for them.
     """
     app = web.Application(
         client_max_size=config.limits.max_body_bytes,
@@ -61,7 +66,7 @@ def make_app(
         },
     )
     lifecycle = Lifecycle(config.limits.max_concurrent_work)
-    stages = Stages(config)
+    stages = Stages(config, loaded)
     app[CONFIG] = config
     app[STAGES] = stages
     app[LIFECYCLE] = lifecycle
@@ -108,6 +113,7 @@ def loaded_stages(in_background: bool) -> Callable[[web.Application], AsyncItera
         gc.collect()
         gc.freeze()
         app[LIFECYCLE].open()
+        app[STAGES].speed_up()
 
     async def stages(app: web.Application) -> AsyncIterator[None]:
         app[LOADING] = asyncio.create_task(load(app), name="load the model")
@@ -184,7 +190,10 @@ async def serve(config: ModeConfig, listener: socket.socket, worker: Worker | No
         listen_for_signals(config, stop)
     else:
         listen_for_parent(worker, stop)
-    app = make_app(config, load_in_background=True, metrics_folder=worker.metrics_folder if worker else None)
+    if worker is None:
+        app = make_app(config, load_in_background=True)
+    else:
+        app = make_app(config, metrics_folder=worker.metrics_folder, loaded=worker.loaded)
     runner = web.AppRunner(app, shutdown_timeout=LAST_SECONDS)
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
@@ -197,9 +206,6 @@ async def serve(config: ModeConfig, listener: socket.socket, worker: Worker | No
         if loading.done():
             loading.result()
             LOG.info("ready after %.1f s", time.perf_counter() - began)
-            if worker is not None and worker.ready is not None:
-                os.write(worker.ready, b"1")
-                os.close(worker.ready)
             await stopped
         await drain(app[LIFECYCLE], config.shutdown_timeout)
     finally:

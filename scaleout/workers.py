@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -15,6 +16,7 @@ from attrs import define, evolve, field, frozen
 
 from scaleout.config import ModeConfig
 from scaleout.listener import reserve, url
+from scaleout.pipeline.stages import LoadedText, load_text
 
 LOG = logging.getLogger(__name__)
 
@@ -33,20 +35,24 @@ class Worker:
     metrics_folder: Path
     parent: int
     """A file descriptor that comes to its end when the parent is gone."""
-    ready: int | None
-    """A file descriptor to write to when the model is loaded."""
+    loaded: LoadedText
+    """What the parent has loaded; its memory is shared until somebody writes to it, and nobody does."""
 
 
 def fork_workers(config: ModeConfig) -> Worker | int:
     """Fork `config.workers` processes and keep that many. Returns in each of them its `Worker`, and here, at the end, the exit code.
 
-    The first worker loads alone: what cannot work is said once. A signal to the parent is passed on; a second one kills.
-    Raises `ConfigError` when the port is taken.
+    The parent loads, once for all. A signal to it is passed on; a second one kills. Raises `ConfigError` when the port is taken or
+    the model cannot be loaded.
     """
     with reserve(config) as reserved:
         config = evolve(config, port=reserved.getsockname()[1])
         LOG.info("%s mode on %s, %d workers", config.mode.value, url(reserved), config.workers)
-        family = Family(config, Path(tempfile.mkdtemp(prefix="scaleout-metrics-")))
+        loaded = load_text(config)
+        gc.collect()
+        # Pages of frozen objects stay shared: no collector writes to them.
+        gc.freeze()
+        family = Family(config, Path(tempfile.mkdtemp(prefix="scaleout-metrics-")), loaded)
         role = family.keep()
     if isinstance(role, int):
         shutil.rmtree(family.metrics_folder, ignore_errors=True)
@@ -59,6 +65,7 @@ class Family:
 
     config: ModeConfig
     metrics_folder: Path
+    loaded: LoadedText
     indexes: dict[int, int] = field(factory=dict)
     """Index of a worker by its process id."""
     signals: int = 0
@@ -68,22 +75,14 @@ class Family:
     def keep(self) -> Worker | int:
         for number in SIGNALS:
             signal.signal(number, self.pass_on)
-        ready, tell_ready = os.pipe()
-        role = self.fork(0, tell_ready)
-        if role is not None:
-            os.close(ready)
-            return role
-        os.close(tell_ready)
-        works = os.read(ready, 1) != b""
-        os.close(ready)
-        if works:
-            for index in range(1, self.config.workers):
-                role = role or self.fork(index)
+        role = None
+        for index in range(self.config.workers):
+            role = role or self.fork(index)
         while role is None and self.indexes:
-            role = self.await_death(replace=works)
+            role = self.await_death()
         return self.code if role is None else role
 
-    def fork(self, index: int, ready: int | None = None) -> Worker | None:
+    def fork(self, index: int) -> Worker | None:
         """Start one worker. Returns None here, and there what it is to do."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
@@ -95,9 +94,9 @@ class Family:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(self.lifeline[1])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        return None if pid else Worker(self.config, index, self.metrics_folder, self.lifeline[0], ready)
+        return None if pid else Worker(self.config, index, self.metrics_folder, self.lifeline[0], self.loaded)
 
-    def await_death(self, replace: bool) -> Worker | None:
+    def await_death(self) -> Worker | None:
         """Wait for any worker's end. Unless it was meant to end, it is replaced."""
         pid, status = os.wait()
         index = self.indexes.pop(pid)
@@ -105,8 +104,8 @@ class Family:
             # What a dead process had in hand is in nobody's hands now.
             gauge.unlink()
         code = os.waitstatus_to_exitcode(status)
-        if self.signals or not replace:
-            self.code = self.code or (code if code >= 0 else 0 if self.signals else 1)
+        if self.signals:
+            self.code = self.code or max(code, 0)
             return None
         LOG.error("worker %d ended with %d and is replaced", index, code)
         time.sleep(RESTART_AFTER)

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Thread
+from typing import Literal
 
-from attrs import frozen
+from attrs import define, frozen
 
 from scaleout import codec, parsers
 from scaleout.config import Mode, ModeConfig
-from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json
+from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json, Message
 from scaleout.derender import Derenderer
 from scaleout.derender.bounds import DerenderBounds
-from scaleout.errors import ConfigError, NotFound, NotSupported
+from scaleout.errors import BadRequest, ConfigError, NotFound, NotSupported
 from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions
 from scaleout.parsers import Format
+from scaleout.parsers.constraint import constrain_calls
 from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
+from scaleout.tokenizer.fast import require_fast, speed_up
+
+
+@define
+class Tally:
+    """A count that is reported to whoever listens by then."""
+
+    listener: Callable[[int], None] | None = None
+
+    def __call__(self, count: int) -> None:
+        if self.listener is not None:
+            self.listener(count)
 
 
 @frozen
@@ -30,6 +46,19 @@ class Front:
     derenderer: Derenderer
     bounds: DerenderBounds
     max_model_len: int
+    neutralised: Tally
+
+    def sample_texts(self) -> list[str]:
+        """What the model's own template makes of a small conversation: texts to try an encoder on."""
+        turns = [
+            Message("user", "What's 2 + 2?\n"),
+            Message("assistant", " It is **4**. 🙂"),
+            Message("user", "naïve  日本"),
+        ]
+        try:
+            return [self.renderer.render_prompt(ChatRequest(turns)).text]
+        except BadRequest:
+            return []
 
     def render(self, request: ChatRequest | CompletionRequest, request_id: str) -> list[GenerateRequest]:
         """One GenerateRequest per prompt. Raises `BadRequest`."""
@@ -38,32 +67,50 @@ class Front:
         return self.renderer.render_completion(request, request_id=request_id)
 
 
+@frozen
+class LoadedText:
+    """What can be loaded before anything runs, and shared by forked processes. `front` is None where text comes later, if at all."""
+
+    files: ModelFiles
+    front: Front | None
+
+
 class Stages:
     """`files` is set once `open` returned; `engine` is None where the mode has none."""
 
-    def __init__(self, config: ModeConfig) -> None:
+    def __init__(self, config: ModeConfig, loaded: LoadedText | None = None) -> None:
         self.config = config
         self.files: ModelFiles = ModelFiles(config.model)
         self.engine: Engine | None = None
         self.on_neutralised: Callable[[int], None] | None = None
         """Told how many control tokens a request's text spelled out."""
+        self._loaded = loaded
         self._front: Front | None = None
         self._loading = asyncio.Lock()
 
     async def open(self) -> None:
         """Read the model's files, load what the mode needs at once. Raises `ConfigError`."""
-        config = self.config
-        self.files = await asyncio.to_thread(
-            load_model_files,
-            config.model,
-            revision=config.revision,
-            tokenizer=config.tokenizer,
-            hf_token=config.hf_token,
-        )
-        if config.mode is not Mode.TOKENS_ONLY:
-            await self.front()
-        if config.engine_backend is not None:
-            self.engine = await asyncio.to_thread(open_engine, self.files, engine_options(config), self._load_tokenizer)
+        loaded = self._loaded
+        if loaded is None:
+            loaded = await asyncio.to_thread(load_text, self.config)
+        self.files = loaded.files
+        if loaded.front is not None:
+            self._adopt(loaded.front)
+        if self.config.engine_backend is not None:
+            options = engine_options(self.config)
+            self.engine = await asyncio.to_thread(open_engine, self.files, options, self._load_tokenizer)
+
+    def _adopt(self, front: Front) -> None:
+        front.neutralised.listener = self.on_neutralised
+        self._front = front
+
+    def speed_up(self) -> None:
+        """Beside the serving: check the fast encoder, and switch to it where it makes no difference."""
+        if self._front is not None and self.config.tokenizer_backend == "auto":
+            front = self._front
+            Thread(
+                target=lambda: speed_up(front.tokenizer, front.sample_texts()), name="check encoder", daemon=True
+            ).start()
 
     async def close(self) -> None:
         """Aborts what still runs; a second call does nothing."""
@@ -76,7 +123,9 @@ class Stages:
         if self._front is None:
             async with self._loading:
                 if self._front is None:
-                    self._front = await asyncio.to_thread(self._open_front)
+                    self._adopt(await asyncio.to_thread(self._open_front))
+                    self.speed_up()
+        assert self._front is not None
         return self._front
 
     def ready_engine(self) -> Engine:
@@ -97,7 +146,7 @@ class Stages:
 
     def _open_front(self) -> Front:
         try:
-            return open_front(self.config, self.files, self.on_neutralised)
+            return open_front(self.config, self.files)
         except ConfigError as error:
             if self.config.mode is not Mode.TOKENS_ONLY:
                 raise
@@ -111,7 +160,15 @@ class Stages:
         return load_tokenizer(self.files)
 
 
-def open_front(config: ModeConfig, files: ModelFiles, on_neutralised: Callable[[int], None] | None = None) -> Front:
+def load_text(config: ModeConfig) -> LoadedText:
+    """Read the model's files; load what knows text in modes that always need it. Raises `ConfigError`."""
+    files = load_model_files(
+        config.model, revision=config.revision, tokenizer=config.tokenizer, hf_token=config.hf_token
+    )
+    return LoadedText(files, None if config.mode is Mode.TOKENS_ONLY else open_front(config, files))
+
+
+def open_front(config: ModeConfig, files: ModelFiles) -> Front:
     """Load tokenizer, template and output format. Raises `ConfigError` when they do not fit each other."""
     tokenizer = load_tokenizer(files)
     eos_ids: Sequence[int] = files.eos_token_ids or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
@@ -125,7 +182,10 @@ def open_front(config: ModeConfig, files: ModelFiles, on_neutralised: Callable[[
         config.limits.max_logprobs,
         vocab_size,
     )
-    model = ModelFacts(config.served_model_names[0], max_model_len, vocab_size, files.chat_template)
+    model = ModelFacts(
+        config.served_model_names[0], max_model_len, vocab_size, files.chat_template, eos_token_ids=tuple(eos_ids)
+    )
+    neutralised = Tally()
     renderer = Renderer(
         tokenizer,
         model,
@@ -133,9 +193,12 @@ def open_front(config: ModeConfig, files: ModelFiles, on_neutralised: Callable[[
         limits=config.limits,
         settings=render_settings(config),
         output=output_facts(derenderer),
-        on_neutralised=on_neutralised,
+        on_neutralised=neutralised,
     )
-    return Front(tokenizer, renderer, derenderer, bounds, max_model_len)
+    front = Front(tokenizer, renderer, derenderer, bounds, max_model_len, neutralised)
+    if config.tokenizer_backend == "fast":
+        require_fast(tokenizer, front.sample_texts())
+    return front
 
 
 def output_facts(derenderer: Derenderer) -> OutputFacts:
@@ -147,8 +210,17 @@ def output_facts(derenderer: Derenderer) -> OutputFacts:
         has_tool_parser=chosen.calls is not None,
         has_reasoning_parser=chosen.thought is not None,
         reasoning=derenderer.thought_is_over,
-        marks_are_special="with_tools" if chosen.calls is not None else "never",
+        tool_constraint=partial(constrain_calls, chosen.name),
+        marks_are_special=shows_special_tokens(chosen),
     )
+
+
+def shows_special_tokens(chosen: Format) -> Literal["never", "with_tools", "always"]:
+    """When the wire asks an engine that writes text to keep special tokens, as the reference peer does for the family."""
+    thoughts, _, calls = chosen.name.rpartition("+")
+    if thoughts or chosen.name == "qwen3":
+        return "always"
+    return "with_tools" if calls in ("hermes", "granite4", "longcat") else "never"
 
 
 def sampling_defaults(config: ModeConfig, files: ModelFiles) -> SamplingDefaults:
