@@ -218,7 +218,7 @@ def output_facts(derenderer: Derenderer) -> OutputFacts:
 def shows_special_tokens(chosen: Format) -> Literal["never", "with_tools", "always"]:
     """When the wire asks an engine that writes text to keep special tokens, as the reference peer does for the family."""
     thoughts, _, calls = chosen.name.rpartition("+")
-    if thoughts or chosen.name == "qwen3":
+    if calls == "qwen3" or (thoughts and calls == "hermes"):
         return "always"
     return "with_tools" if calls in ("hermes", "granite4", "longcat") else "never"
 

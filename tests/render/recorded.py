@@ -122,11 +122,11 @@ def differences(line: Mapping[str, Any], renderer: Renderer) -> list[str]:
     return [
         difference
         for theirs, ours in zip(recorded, given, strict=True)
-        for difference in _compare(theirs, codec.loads(codec.dumps(write_generate_request(ours))))
+        for difference in compare(theirs, codec.loads(codec.dumps(write_generate_request(ours))))
     ]
 
 
-def _compare(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
+def compare(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
     for name in ("token_ids", "token_offsets", "model", "stream", "cache_salt", "priority"):
         if theirs.get(name) != ours.get(name):
             yield name
