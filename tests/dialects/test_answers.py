@@ -148,6 +148,11 @@ def test_ids_of_the_prompt_come_with_the_first_chunk_only(dialect: Dialect) -> N
         (choice,) = chunk["choices"]
         shown.append((chunk.get("prompt_token_ids") or choice.get("prompt_token_ids"), choice["token_ids"]))
     assert shown == [([1, 2, 3], [5]), (None, [5]), (None, [5])]
+    _, (chunk,) = dialect.chunk(HEAD, dialect.open_stream(None), ChoiceDelta(0, [Content("a")], [5]), None)
+    assert chunk.get("prompt_token_ids") is None
+    assert all(
+        chunk["choices"][0][name] is None for name in ("token_ids", "prompt_token_ids") if name in chunk["choices"][0]
+    )
 
 
 @pytest.mark.parametrize("dialect", [chat, completions], ids=lambda dialect: dialect.NAME)
@@ -353,6 +358,19 @@ def test_text_that_is_held_back_keeps_its_logprobs() -> None:
     assert [(event["delta"], len(event["logprobs"])) for event in deltas] == [("", 1), ("é", 1)]
     _, more = responses.chunk(RESPONSE_HEAD, carry, ChoiceDelta(0, [], [7], [half]), None)
     assert [(event["delta"], len(event["logprobs"])) for event in more] == [("", 1)]
+
+
+def test_positions_of_unknown_place_belong_to_the_text_that_is_open() -> None:
+    unknown = DecodedPosition(DecodedLogprob(5, "x", -0.5, b"x"), [])
+    carry, events = responses.chunk(
+        RESPONSE_HEAD, responses.open_stream(None), ChoiceDelta(0, [], [5], [unknown]), None
+    )
+    assert [event["type"] for event in events] == ["response.created", "response.in_progress"]
+    carry, _ = responses.chunk(RESPONSE_HEAD, carry, ChoiceDelta(0, [Content("x")], [5], [unknown]), None)
+    for said in ([], [ToolStart(0, "c", "f")]):
+        _, (first, *_) = responses.chunk(RESPONSE_HEAD, carry, ChoiceDelta(0, said, [5], [unknown]), None)
+        assert (first["type"], first["output_index"]) == ("response.output_text.delta", 0)
+        assert (first["delta"], len(first["logprobs"])) == ("", 1)
 
 
 # ---------------------------------------------------------------------------------------------- all
