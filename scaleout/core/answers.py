@@ -92,6 +92,10 @@ class ChoiceDelta:
     logprobs: Sequence[DecodedPosition] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    sampled: int = 0
+    """How many ids this delta stands for, those included that the request hides from view."""
+    reasoning_tokens: int | None = None
+    """How many of them were thought; None where the format knows no thoughts."""
 
 
 @define
@@ -119,6 +123,8 @@ class ChoiceAnswer:
     logprobs: list[DecodedPosition] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    sampled: int = 0
+    reasoning_tokens: int | None = None
     prompt_token_ids: TokenIds | None = None
     prompt_logprobs: Json = None
     events: list[Event] = field(factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from uuid import NAMESPACE_OID, uuid5
 
@@ -109,6 +110,10 @@ class Derenderer:
         opened = max((tail.rfind(alphabet.encode(one)) for one in (*thought.open, *thought.first)), default=-1)
         return closed > opened
 
+    def tells_thoughts(self, state: DerenderState) -> bool:
+        """Whether thought tokens of this answer are counted."""
+        return state.parser is not None and self.format is not None and self.format.thought is not None
+
     # ------------------------------------------------------------------------------------------ feed
 
     def feed(self, state: DerenderState, delta: TokenDelta) -> ChoiceDelta:
@@ -152,18 +157,24 @@ class Derenderer:
             None if delta.logprobs is None else [one for part in parts for one in part.logprobs or ()],
             parts[-1].finish_reason,
             parts[-1].stop_reason,
+            sum(part.sampled for part in parts),
+            None if parts[0].reasoning_tokens is None else sum(part.reasoning_tokens or 0 for part in parts),
         )
 
     def _advance(self, state: DerenderState, delta: TokenDelta) -> ChoiceDelta:
-        ids = delta.token_ids
+        ids, context = delta.token_ids, state.context
         logprobs = self._decode_logprobs(state, delta)
         state.tokens += len(ids)
-        pieces = self._decode(state, delta)
         finishing = delta.finish_reason is not None
-        if finishing:
-            pieces += flush_window(self.tokenizer, state.window)
-        events = self._parse(state, pieces, finishing)
-        context, finish_reason, stop_reason = state.context, delta.finish_reason, delta.stop_reason
+        events, thoughts = self._read(state, delta, finishing)
+        if thoughts is not None:
+            state.reasoning += sum(thoughts)
+            if not context.show_reasoning:
+                # What is hidden must not come out by another door.
+                ids = [one for one, hidden in zip(ids, thoughts, strict=True) if not hidden]
+                if logprobs is not None:
+                    logprobs = [one for one, hidden in zip(logprobs, thoughts, strict=False) if not hidden]
+        finish_reason, stop_reason = delta.finish_reason, delta.stop_reason
         if context.stops:
             events, state.held, match = hold_stops(context.stops, state.held, events, context.include_stop)
             if match is not None:
@@ -175,41 +186,74 @@ class Derenderer:
             finish_reason = "tool_calls"
         if type(stop_reason) is int and stop_reason in self.end_ids:
             stop_reason = None
-        return ChoiceDelta(delta.index, events, ids, logprobs, finish_reason, stop_reason)
+        counted = sum(thoughts) if thoughts is not None else None
+        return ChoiceDelta(
+            delta.index, events, ids, logprobs, finish_reason, stop_reason, len(delta.token_ids), counted
+        )
 
-    def _decode(self, state: DerenderState, delta: TokenDelta) -> list[Piece]:
+    def _read(self, state: DerenderState, delta: TokenDelta, finishing: bool) -> tuple[list[Event], list[bool] | None]:
+        """Decode and parse. The flags say of each id whether it belongs to a thought; None where there are none to tell apart."""
         ids = delta.token_ids
-        # The id that ended the answer is no text, even where special tokens are shown.
-        if ids and delta.finish_reason == "stop" and ids[-1] == delta.stop_reason and ids[-1] not in self.end_ids:
-            ids = ids[:-1]
+        silent = self._silent_in(state, delta)
+        spoken = ids if silent.isdisjoint(ids) else [one for one in ids if one not in silent]
+        state.window, pieces, counts = decode_next(self.tokenizer, state.window, spoken)
+        tail = flush_window(self.tokenizer, state.window) if finishing else []
+        if state.parser is None or self.format is None:
+            text = "".join(piece.text for piece in (*pieces, *tail))
+            return ([Content(text)] if text else []), None
+        events: list[Event] = []
+        flags: list[bool] | None = None
+        if self.format.thought is None:
+            state.parser, events = parsers.feed(self.format, state.parser, pieces)
+        else:
+            flags = self._feed_telling_thoughts(state, pieces, counts, events)
+            if len(spoken) != len(ids):
+                told = iter(flags)
+                flags = [False if one in silent else next(told) for one in ids]
+        if finishing:
+            state.parser, more = parsers.feed(self.format, state.parser, tail)
+            events += more + parsers.finish(self.format, state.parser)
+        return self._settle(state, delta.index, events), flags
+
+    def _feed_telling_thoughts(
+        self, state: DerenderState, pieces: Sequence[Piece], counts: Sequence[int], events: list[Event]
+    ) -> list[bool]:
+        """Feed piece by piece: an id is thought when its piece began or ended inside one, so markers count with what they enclose."""
+        assert state.parser is not None
+        assert self.format is not None
+        flags: list[bool] = []
+        end = 0
+        thinking = parsers.is_thinking(self.format, state.parser)
+        for piece in pieces:
+            began = thinking
+            state.parser, more = parsers.feed(self.format, state.parser, [piece])
+            events += more
+            thinking = parsers.is_thinking(self.format, state.parser)
+            end += len(piece.text)
+            flags += [began or thinking] * (bisect_right(counts, end) - len(flags))
+        return flags + [thinking] * (len(counts) - len(flags))
+
+    def _silent_in(self, state: DerenderState, delta: TokenDelta) -> frozenset[int]:
+        """Ids of this delta that are no text."""
         if state.context.parsed:
             silent = self._silent
         elif state.context.skip_special:
             silent = self._silent_plain
         else:
-            silent = frozenset(ids[-1:]) & self.end_ids if delta.finish_reason == "stop" else frozenset()
-        if not silent.isdisjoint(ids):
-            ids = [one for one in ids if one not in silent]
-        state.window, pieces, _ = decode_next(self.tokenizer, state.window, ids)
-        return pieces
+            silent = frozenset(delta.token_ids[-1:]) & self.end_ids if delta.finish_reason == "stop" else frozenset()
+        # The id that ended the answer is no text, even where special tokens are shown.
+        if delta.finish_reason == "stop" and delta.token_ids and delta.token_ids[-1] == delta.stop_reason:
+            silent = silent | {delta.token_ids[-1]}
+        return silent
 
-    def _parse(self, state: DerenderState, pieces: Sequence[Piece], finishing: bool) -> list[Event]:
-        if state.parser is None or self.format is None:
-            text = "".join(piece.text for piece in pieces)
-            return [Content(text)] if text else []
-        state.parser, events = parsers.feed(self.format, state.parser, pieces)
-        if finishing:
-            events += parsers.finish(self.format, state.parser)
-        return self._settle(state, events)
-
-    def _settle(self, state: DerenderState, events: Sequence[Event]) -> list[Event]:
+    def _settle(self, state: DerenderState, choice: int, events: Sequence[Event]) -> list[Event]:
         """Give calls their ids, and leave out what the request did not want to see."""
         context, shown = state.context, []
         for event in events:
             if type(event) is ToolStart:
                 state.calls += 1
                 if event.id is None:
-                    event = evolve(event, id=make_call_id(context.seed, event.index))
+                    event = evolve(event, id=make_call_id(context.seed, choice, event.index))
             if type(event) is Reasoning and not context.show_reasoning:
                 continue
             if isinstance(event, (ToolStart, ToolArguments, ToolEnd)) and event.index and not context.parallel_calls:
@@ -250,7 +294,7 @@ class Derenderer:
             "of": self._fingerprint,
             "context": dump_context(state.context),
             "window": dump_window(state.window),
-            "counts": [state.calls, state.tokens, state.offset, int(state.closed)],
+            "counts": [state.calls, state.tokens, state.reasoning, state.offset, int(state.closed)],
         }
         if state.parser is not None:
             wire["parser"] = parsers.dump_state(state.parser)
@@ -271,20 +315,20 @@ class Derenderer:
             )
         context = load_context(value.get("context"), MAX_STOPS)
         counts, held, echo = value.get("counts"), value.get("held", ""), value.get("echo", [])
-        if not isinstance(counts, list) or len(counts) != 4 or not isinstance(held, str) or not isinstance(echo, list):
+        if not isinstance(counts, list) or len(counts) != 5 or not isinstance(held, str) or not isinstance(echo, list):
             raise BadState("stream_state: bad counts", "stream_state")
         if len(held) > max(map(len, context.stops), default=0):
             raise BadState("stream_state: more text held than a stop string has", "stream_state")
         if not all(type(one) is int and 0 <= one < self.tokenizer.vocab_size for one in echo):
             raise BadState("stream_state: bad prompt ids", "stream_state")
-        calls, tokens, offset, closed = (read_count(one, "count") for one in counts)
+        calls, tokens, reasoning, offset, closed = (read_count(one, "count") for one in counts)
         if context.parsed and self.format is None:
             raise StaleState("stream_state is of a parsed answer; this server parses none", "stream_state")
         parser = parsers.load_state(self.format, value.get("parser")) if context.parsed and self.format else None
         window = load_window(self.tokenizer, value.get("window"))
-        return DerenderState(context, window, parser, held, calls, tokens, offset, bool(closed), echo)
+        return DerenderState(context, window, parser, held, calls, tokens, reasoning, offset, bool(closed), echo)
 
 
-def make_call_id(seed: str, index: int) -> str:
+def make_call_id(seed: str, choice: int, index: int) -> str:
     """The same call of the same answer has the same id, however often and wherever it is derendered."""
-    return f"chatcmpl-tool-{uuid5(NAMESPACE_OID, f'{seed}/{index}').hex}"
+    return f"chatcmpl-tool-{uuid5(NAMESPACE_OID, f'{seed}/{choice}/{index}').hex}"

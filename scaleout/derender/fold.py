@@ -29,6 +29,9 @@ def fold(deltas: Iterable[ChoiceDelta]) -> ChoiceAnswer:
     for delta in deltas:
         answer.index = delta.index
         answer.token_ids.extend(delta.token_ids)
+        answer.sampled += delta.sampled
+        if delta.reasoning_tokens is not None:
+            answer.reasoning_tokens = (answer.reasoning_tokens or 0) + delta.reasoning_tokens
         if delta.logprobs is not None:
             answer.logprobs = [*(answer.logprobs or ()), *delta.logprobs]
         if delta.finish_reason is not None:

@@ -30,7 +30,10 @@ class Context:
 
 @define
 class DerenderState:
-    """One choice in progress. `held` is content that may yet become a stop string; `offset` counts characters for logprobs."""
+    """One choice in progress. `held` is content that may yet become a stop string; `offset` counts characters for logprobs.
+
+    `tokens` are sampled ids so far, `reasoning` those of them that were thought.
+    """
 
     context: Context
     window: DecodeWindow
@@ -38,6 +41,7 @@ class DerenderState:
     held: str = ""
     calls: int = 0
     tokens: int = 0
+    reasoning: int = 0
     offset: int = 0
     closed: bool = False
     echo: Sequence[int] = ()

@@ -63,6 +63,11 @@ def _turn(format: Format, prompt_tail: Sequence[Piece]) -> Sequence[Piece]:
     return prompt_tail
 
 
+def is_thinking(format: Format, state: ParserState) -> bool:
+    """Whether text that came now would be a thought."""
+    return getattr(format.tables[state.calls].get(state.region), "sink", "") == "reasoning"
+
+
 def feed(format: Format, state: ParserState, pieces: Sequence[Piece]) -> tuple[ParserState, list[Event]]:
     """Read some pieces. Returns the next state (the given one stays as it is) and the events that have become certain."""
     text = format.alphabet.read(pieces)

@@ -65,7 +65,7 @@ async def answer_stream(
             index, prompt = i * n + given.index, rendered[i].token_ids
             if index not in choices:
                 own_head = evolve(head, prompt_token_ids=prompt)
-                choices[index] = open_choice(front, dialect, request, own_head, index, prompt)
+                choices[index] = open_choice(front, dialect, request, own_head, prompt)
             state = choices[index]
             if state.derender.closed:
                 continue
@@ -80,7 +80,9 @@ async def answer_stream(
     options = request.options.stream_options
     if options is not None and options.include_usage:
         sampled = sum(state.derender.tokens for state in choices.values())
-        usage = Usage(sum(len(one.token_ids) for one in rendered), sampled, cached)
+        thoughts = [s.derender.reasoning for s in choices.values() if front.derenderer.tells_thoughts(s.derender)]
+        prompt_tokens = sum(len(one.token_ids) for one in rendered)
+        usage = Usage(prompt_tokens, sampled, cached, sum(thoughts) if thoughts else None)
         _, events = dialect.chunk(head, choices[0].carry if 0 in choices else {}, None, usage)
         for event in complete(events):
             yield event

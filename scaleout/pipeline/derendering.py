@@ -61,7 +61,7 @@ def derender_whole(
     for response, ids in zip(responses, prompt_ids, strict=True):
         shown_logprobs = _show_prompt_logprobs(front, response)
         for choice in response.choices:
-            answer = _answer_choice(front, request, response, choice, ids, f"{head.id}/{len(answers)}")
+            answer = _answer_choice(front, request, response, choice, ids, head.id)
             answer.prompt_token_ids, answer.prompt_logprobs = ids, shown_logprobs
             if len(responses) > 1:
                 answer.index = len(answers)
@@ -96,7 +96,13 @@ def count_usage(
             for usage, ids in zip(counted, prompt_ids, strict=True)
         )
     cached = [usage.cached_tokens for usage in counted if usage is not None and usage.cached_tokens is not None]
-    return Usage(prompt_tokens, sum(len(answer.token_ids) for answer in answers), sum(cached) if cached else None)
+    thoughts = [answer.reasoning_tokens for answer in answers if answer.reasoning_tokens is not None]
+    return Usage(
+        prompt_tokens,
+        sum(answer.sampled for answer in answers),
+        sum(cached) if cached else None,
+        sum(thoughts) if thoughts else None,
+    )
 
 
 def _show_prompt_logprobs(front: Front, response: GenerateResponse | GenerateChunk) -> Json:
@@ -128,12 +134,11 @@ def open_choice(
     dialect: Dialect,
     request: Request | None,
     head: AnswerHead,
-    index: int,
     prompt_ids: Sequence[int] | None,
     prompt_tokens: int | None = None,
 ) -> StreamState:
     """The state before a choice's first chunk."""
-    derender = front.derenderer.begin(request, prompt_ids, f"{head.id}/{index}")
+    derender = front.derenderer.begin(request, prompt_ids, head.id)
     return StreamState(head, dialect.open_stream(request), derender, prompt_tokens)
 
 
@@ -144,6 +149,8 @@ def derender_chunk(
     usage = chunk.usage
     if usage is not None and state.prompt_tokens is not None:
         usage = evolve(usage, prompt_tokens=state.prompt_tokens)
+    if usage is not None and usage.reasoning_tokens is None and front.derenderer.tells_thoughts(state.derender):
+        usage = evolve(usage, reasoning_tokens=state.derender.reasoning)
     if not chunk.choices:
         state.carry, events = dialect.chunk(state.head, state.carry, None, usage)
         return None, events

@@ -274,8 +274,7 @@ def _first_state(
     if ids is None and chunk.choices:
         ids = recover_prompt(front, request)
     head = open_head(dialect, chunk.request_id, model)
-    index = chunk.choices[0].index if chunk.choices else 0
-    return open_choice(front, dialect, request, _with_ids(head, ids), index, ids, prompt_tokens)
+    return open_choice(front, dialect, request, _with_ids(head, ids), ids, prompt_tokens)
 
 
 def _with_ids(head: AnswerHead, ids: Sequence[int] | None) -> AnswerHead:

@@ -50,7 +50,7 @@ def with_state(
 ) -> GenerateRequest:
     """The first derender state travels with the rendered request, so that nobody has to send the prompt back."""
     head = open_head(dialect, rendered.request_id, model)
-    state = open_choice(front, dialect, wanted, head, 0, rendered.token_ids, len(rendered.token_ids))
+    state = open_choice(front, dialect, wanted, head, rendered.token_ids, len(rendered.token_ids))
     return evolve(rendered, derender_state=dump_stream_state(front, dialect, state))
 
 

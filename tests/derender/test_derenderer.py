@@ -178,9 +178,14 @@ def test_one_call_where_only_one_is_wanted(qwen: Derenderer) -> None:
 
 
 def test_hidden_reasoning_stays_hidden(qwen: Derenderer) -> None:
-    answer, deltas = run(qwen, chat(include_reasoning=False), [ids_of(qwen, "<think>secret</think>Hi")])
+    ids = ids_of(qwen, "<think>secret</think>Hi")
+    answer, deltas = run(qwen, chat(include_reasoning=False), [[one] for one in ids], logprobs=True)
     assert (answer.reasoning, answer.content) == (None, "Hi")
     assert not any(isinstance(event, Reasoning) for delta in deltas for event in delta.events)
+    assert answer.token_ids == ids_of(qwen, "Hi")
+    assert answer.logprobs is not None
+    assert "".join(position.sampled.token for position in answer.logprobs) == "Hi"
+    assert (answer.sampled, answer.reasoning_tokens) == (len(ids), len(ids) - 1)
 
 
 def test_stop_strings_sleep_in_thoughts_and_count_what_was_sampled(qwen: Derenderer) -> None:
