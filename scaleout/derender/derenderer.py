@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 from uuid import NAMESPACE_OID, uuid5
 
 from attrs import evolve
@@ -24,6 +24,7 @@ from scaleout.core import (
     ToolEnd,
     ToolStart,
 )
+from scaleout.derender.by_id import count_ids, cut_by_id
 from scaleout.derender.logprobs import decode_position, decode_prompt
 from scaleout.derender.state import (
     VERSION,
@@ -45,6 +46,11 @@ from scaleout.tokenizer.decode_window import (
     open_window,
 )
 
+Place = Literal["content", "reasoning", "call"]
+
+WEIGHTS: Mapping[Place, int] = {"content": 0, "call": 1, "reasoning": 2}
+"""Which of two places an id belongs to that leads from one to the other."""
+
 # The turn's header and an opened thought are near the end of a prompt; a prompt that goes on with a long thought may need more.
 PROMPT_TAIL = 8192
 MAX_STOPS = 64
@@ -60,6 +66,9 @@ class Derenderer:
         self.end_ids = frozenset(eos_ids)
         self._silent = (tokenizer.special_ids | self.end_ids) - known
         self._silent_plain = tokenizer.special_ids | self.end_ids
+        thought = None if format is None else format.thought
+        marks = () if thought is None else (*thought.open, *thought.close, *thought.first)
+        self._spelled_thoughts = format is not None and any(mark not in format.tokens for mark in marks)
         self._boundaries = tokenizer.special_ids - known
         self._fingerprint = f"{tokenizer.fingerprint[:12]}/{format.name if format else ''}"
 
@@ -86,7 +95,7 @@ class Derenderer:
         context = evolve(context, parallel_calls=request.parallel_tool_calls, show_reasoning=request.include_reasoning)
         if self.format is None:
             return DerenderState(context, window)
-        calls = bool(request.tools) and request.tool_choice is not None and request.tool_choice.mode != "none"
+        calls = bool(request.tools) and (request.tool_choice is None or request.tool_choice.mode != "none")
         parser = parsers.begin(self.format, self._tail(ids), tools=request.tools or (), calls=calls)
         return DerenderState(context, window, parser)
 
@@ -166,14 +175,17 @@ class Derenderer:
         logprobs = self._decode_logprobs(state, delta)
         state.tokens += len(ids)
         finishing = delta.finish_reason is not None
-        events, thoughts = self._read(state, delta, finishing)
-        if thoughts is not None:
-            state.reasoning += sum(thoughts)
+        events, places = self._read(state, delta, finishing)
+        thoughts = None
+        if places is not None:
+            if logprobs is not None:
+                logprobs = [evolve(one, region=where) for one, where in zip(logprobs, places, strict=False)]
+            thoughts = places.count("reasoning") if self.tells_thoughts(state) else None
+            state.reasoning += thoughts or 0
             if not context.show_reasoning:
                 # What is hidden must not come out by another door.
-                ids = [one for one, hidden in zip(ids, thoughts, strict=True) if not hidden]
-                if logprobs is not None:
-                    logprobs = [one for one, hidden in zip(logprobs, thoughts, strict=False) if not hidden]
+                ids = [one for one, where in zip(ids, places, strict=True) if where != "reasoning"]
+                logprobs = None if logprobs is None else [one for one in logprobs if one.region != "reasoning"]
         finish_reason, stop_reason = delta.finish_reason, delta.stop_reason
         if context.stops:
             events, state.held, match = hold_stops(context.stops, state.held, events, context.include_stop)
@@ -186,13 +198,11 @@ class Derenderer:
             finish_reason = "tool_calls"
         if type(stop_reason) is int and stop_reason in self.end_ids:
             stop_reason = None
-        counted = sum(thoughts) if thoughts is not None else None
-        return ChoiceDelta(
-            delta.index, events, ids, logprobs, finish_reason, stop_reason, len(delta.token_ids), counted
-        )
+        sampled = len(delta.token_ids)
+        return ChoiceDelta(delta.index, events, ids, logprobs, finish_reason, stop_reason, sampled, thoughts)
 
-    def _read(self, state: DerenderState, delta: TokenDelta, finishing: bool) -> tuple[list[Event], list[bool] | None]:
-        """Decode and parse. The flags say of each id whether it belongs to a thought; None where there are none to tell apart."""
+    def _read(self, state: DerenderState, delta: TokenDelta, finishing: bool) -> tuple[list[Event], list[Place] | None]:
+        """Decode and parse. Beside the events, where each id's text went; None where nothing is parsed."""
         ids = delta.token_ids
         silent = self._silent_in(state, delta)
         spoken = ids if silent.isdisjoint(ids) else [one for one in ids if one not in silent]
@@ -201,37 +211,36 @@ class Derenderer:
         if state.parser is None or self.format is None:
             text = "".join(piece.text for piece in (*pieces, *tail))
             return ([Content(text)] if text else []), None
-        events: list[Event] = []
-        flags: list[bool] | None = None
-        if self.format.thought is None:
-            state.parser, events = parsers.feed(self.format, state.parser, pieces)
+        if self._spelled_thoughts or delta.logprobs is not None:
+            steps = cut_by_id(pieces, counts)
         else:
-            flags = self._feed_telling_thoughts(state, pieces, counts, events)
-            if len(spoken) != len(ids):
-                told = iter(flags)
-                flags = [False if one in silent else next(told) for one in ids]
+            # Text between two markers goes to one place, so nothing is lost by reading it at once.
+            steps = [([piece], count) for piece, count in zip(pieces, count_ids(pieces, counts), strict=True)]
+        events, places = self._feed(self.format, state, steps)
+        places += [parsers.place(self.format, state.parser)] * (len(spoken) - len(places))
+        if len(spoken) != len(ids):
+            told = iter(places)
+            places = ["content" if one in silent else next(told) for one in ids]
         if finishing:
             state.parser, more = parsers.feed(self.format, state.parser, tail)
             events += more + parsers.finish(self.format, state.parser)
-        return self._settle(state, delta.index, events), flags
+        return self._settle(state, delta.index, events), places
 
-    def _feed_telling_thoughts(
-        self, state: DerenderState, pieces: Sequence[Piece], counts: Sequence[int], events: list[Event]
-    ) -> list[bool]:
-        """Feed piece by piece: an id is thought when its piece began or ended inside one, so markers count with what they enclose."""
+    def _feed(
+        self, format: Format, state: DerenderState, steps: Sequence[tuple[Sequence[Piece], int]]
+    ) -> tuple[list[Event], list[Place]]:
+        """Feed pieces with how many ids they stand for. Markers belong to what they open and close."""
         assert state.parser is not None
-        assert self.format is not None
-        flags: list[bool] = []
-        end = 0
-        thinking = parsers.is_thinking(self.format, state.parser)
-        for piece in pieces:
-            began = thinking
-            state.parser, more = parsers.feed(self.format, state.parser, [piece])
+        events: list[Event] = []
+        places: list[Place] = []
+        place = parsers.place(format, state.parser)
+        for pieces, ids in steps:
+            began = place
+            state.parser, more = parsers.feed(format, state.parser, pieces)
             events += more
-            thinking = parsers.is_thinking(self.format, state.parser)
-            end += len(piece.text)
-            flags += [began or thinking] * (bisect_right(counts, end) - len(flags))
-        return flags + [thinking] * (len(counts) - len(flags))
+            place = parsers.place(format, state.parser)
+            places += [max(began, place, key=WEIGHTS.__getitem__)] * ids
+        return events, places
 
     def _silent_in(self, state: DerenderState, delta: TokenDelta) -> frozenset[int]:
         """Ids of this delta that are no text."""

@@ -2,7 +2,7 @@
 
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format, Thought, bind, compose
-from scaleout.parsers.machine import begin, feed, finish, is_thinking, load_state
+from scaleout.parsers.machine import begin, feed, finish, load_state, place
 from scaleout.parsers.registry import FORMATS, detect_format, find_format
 from scaleout.parsers.response_template import read_response_template
 from scaleout.parsers.state import ParserState, dump_state
@@ -22,7 +22,7 @@ __all__ = [
     "feed",
     "find_format",
     "finish",
-    "is_thinking",
     "load_state",
+    "place",
     "read_response_template",
 ]

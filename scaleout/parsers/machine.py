@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Literal
 
 from attrs import define, field
 
@@ -63,9 +64,10 @@ def _turn(format: Format, prompt_tail: Sequence[Piece]) -> Sequence[Piece]:
     return prompt_tail
 
 
-def is_thinking(format: Format, state: ParserState) -> bool:
-    """Whether text that came now would be a thought."""
-    return getattr(format.tables[state.calls].get(state.region), "sink", "") == "reasoning"
+def place(format: Format, state: ParserState) -> Literal["content", "reasoning", "call"]:
+    """Where text that came now would go."""
+    sink = getattr(format.tables[state.calls].get(state.region), "sink", "call")
+    return "reasoning" if sink == "reasoning" else "content" if sink == "content" else "call"
 
 
 def feed(format: Format, state: ParserState, pieces: Sequence[Piece]) -> tuple[ParserState, list[Event]]:

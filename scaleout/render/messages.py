@@ -179,3 +179,16 @@ def origins(messages: Sequence[Message], dicts: Sequence[Mapping[str, Any]]) -> 
         return list(range(len(dicts)))
     folded = [i for i, message in enumerate(messages) if message.role in ("developer", "system")]
     return [folded[0], *(i for i in range(len(messages)) if i not in folded)]
+
+
+def lead_with_system(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation with all its system messages joined into one at its head, for templates that take no other."""
+    texts = [text_of(message.content) for message in messages if message.role == "system"]
+    return [Message("system", "\n\n".join(filter(None, texts))), *(m for m in messages if m.role != "system")]
+
+
+def text_of(content: str | Sequence[Part] | None) -> str:
+    """The text of a content, its parts joined as string templates see them."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part.text for part in content if part.text is not None)

@@ -8,13 +8,13 @@ from typing import Any, Literal
 from attrs import evolve, field, frozen
 
 from scaleout.config import Limits
-from scaleout.core import ChatRequest, Json, RequestOptions
+from scaleout.core import ChatRequest, Json, Message, RequestOptions
 from scaleout.errors import BadRequest
 from scaleout.render.attribution import Conversation, mask_of, spans_of
 from scaleout.render.chat_template import ChatTemplate
 from scaleout.render.content_format import ContentFormat
 from scaleout.render.injection import ControlTokens, Marking
-from scaleout.render.messages import count_items, messages_to_dicts, origins, tools_to_dicts
+from scaleout.render.messages import count_items, lead_with_system, messages_to_dicts, origins, tools_to_dicts
 from scaleout.render.prompt_length import Edges, check_characters
 from scaleout.render.template_bounds import TemplateLimits
 from scaleout.render.template_set import TemplateSet
@@ -120,7 +120,7 @@ class PromptWriter:
         """Template and encode one conversation, whatever its length in ids. Raises `BadRequest`."""
         self._check(request)
         marking = Marking(self._control) if self._control is not None else None
-        done = self._apply_template(request, marking)
+        done = self._apply_tolerantly(request, marking)
         options = request.options
         self.check_characters(done.text, options)
         attributed = options.return_assistant_tokens_mask or options.return_spans
@@ -157,6 +157,15 @@ class PromptWriter:
                 "continue the final message.",
                 "continue_final_message",
             )
+
+    def _apply_tolerantly(self, request: ChatRequest, marking: Marking | None) -> _Templated:
+        """Apply the template; where it refuses and the dialect lets system messages move, once more with them all in front."""
+        try:
+            return self._apply_template(request, marking)
+        except BadRequest:
+            if not request.system_may_move or all(message.role != "system" for message in request.messages[1:]):
+                raise
+        return self._apply_template(evolve(request, messages=lead_with_system(request.messages)), marking)
 
     def _apply_template(self, request: ChatRequest, marking: Marking | None) -> _Templated:
         kwargs = merge_kwargs(request, self._settings.default_chat_template_kwargs)

@@ -26,6 +26,7 @@ from scaleout.core import (
     SamplingWishes,
     TokenDelta,
     TokenLogprob,
+    ToolChoice,
     ToolStart,
 )
 from scaleout.derender import Derenderer, fold
@@ -163,7 +164,7 @@ def test_calls_have_stable_ids_and_change_only_a_stop(qwen: Derenderer) -> None:
     assert cut_off.finish_reason == "length"
 
 
-@pytest.mark.parametrize("request_", [chat(tools=None), evolve(chat(), tool_choice=None), chat(tools=[])])
+@pytest.mark.parametrize("request_", [chat(tools=None), evolve(chat(), tool_choice=ToolChoice("none")), chat(tools=[])])
 def test_without_tools_call_shaped_text_is_content(qwen: Derenderer, request_: ChatRequest) -> None:
     answer, _ = run(qwen, request_, [ids_of(qwen, CALL)])
     assert answer.content == CALL

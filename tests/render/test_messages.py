@@ -12,7 +12,7 @@ from scaleout.core import Message, Part, Tool, ToolCall
 from scaleout.errors import BadRequest
 from scaleout.render.chat_template import ChatTemplate
 from scaleout.render.content_format import ContentFormat
-from scaleout.render.messages import TemplateView, messages_to_dicts, tools_to_dicts
+from scaleout.render.messages import TemplateView, lead_with_system, messages_to_dicts, tools_to_dicts
 
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
@@ -170,3 +170,8 @@ def test_tools_have_all_keys_in_the_models_order() -> None:
         [("name", "g"), ("description", "d"), ("parameters", {"z": 1, "a": 2}), ("defer_loading", True)],
     ]
     assert [list(t) for t in tools_to_dicts(tools)] == [["type", "function"], ["type", "function", "defer_loading"]]
+
+
+def test_system_messages_move_where_the_template_takes_none_inside() -> None:
+    turns = [Message("system", "A"), Message("user", "q"), Message("system", [Part("text", "B"), Part("text", "C")])]
+    assert lead_with_system(turns) == [Message("system", "A\n\nB\nC"), Message("user", "q")]
