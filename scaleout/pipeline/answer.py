@@ -8,11 +8,12 @@ from contextlib import aclosing
 
 from attrs import evolve
 
-from scaleout.core import AnswerHead, GenerateChunk, GenerateRequest, Json, TokenDelta, Usage
+from scaleout.core import AnswerHead, GenerateChunk, GenerateRequest, Json, TokenDelta
 from scaleout.derender import DerenderState
 from scaleout.dialects import Dialect, Request
 from scaleout.generate.engine import Engine
-from scaleout.pipeline.derendering import StreamState, derender_chunk, derender_whole, open_choice
+from scaleout.pipeline.choices import Choices
+from scaleout.pipeline.derendering import StreamState, derender_whole, open_choice
 from scaleout.pipeline.generating import Watch, generate_chunks, generate_whole
 from scaleout.pipeline.stages import Front
 
@@ -51,41 +52,22 @@ async def answer_stream(
 ) -> AsyncGenerator[Json, None]:
     """The chunks of a streamed answer as they come. Closing the iterator aborts what still runs."""
     n = rendered[0].sampling_params.n
-    # Opened by their first delta: the engine has then judged how many there may be.
-    choices: dict[int, StreamState] = {}
-    complete = dialect.gather(request) or list
-    still_open = len(rendered) * n
-    cached: int | None = None
+
+    def open_one(index: int) -> StreamState:
+        prompt = rendered[index // n].token_ids
+        return open_choice(front, dialect, request, evolve(head, prompt_token_ids=prompt), prompt)
+
+    prompt_tokens = sum(len(one.token_ids) for one in rendered)
+    choices = Choices(front, dialect, request, head, open_one, len(rendered) * n, prompt_tokens)
     async with aclosing(_generate_all(engine, rendered)) as chunks:
         async for i, chunk in chunks:
-            if not chunk.choices:
-                cached = None if chunk.usage is None else chunk.usage.cached_tokens
-                continue
-            given = chunk.choices[0]
-            index, prompt = i * n + given.index, rendered[i].token_ids
-            if index not in choices:
-                own_head = evolve(head, prompt_token_ids=prompt)
-                choices[index] = open_choice(front, dialect, request, own_head, prompt)
-            state = choices[index]
-            if state.derender.closed:
-                continue
-            delta, events = derender_chunk(front, dialect, state, evolve(chunk, choices=[evolve(given, index=index)]))
-            if delta is not None and dialect.says_something(delta, state.carry):
-                for event in complete(events):
-                    yield event
-            still_open -= state.derender.closed
-            # Where the answer is complete there may be nothing left to wait for but the engine's count.
-            if not still_open and request.sampling.stop:
+            for event in choices.take(chunk, i * n):
+                yield event
+            # There may be nothing left to wait for but the engine's count.
+            if choices.all_ended and request.sampling.stop:
                 break
-    options = request.options.stream_options
-    if options is not None and options.include_usage:
-        sampled = sum(state.derender.tokens for state in choices.values())
-        thoughts = [s.derender.reasoning for s in choices.values() if front.derenderer.tells_thoughts(s.derender)]
-        prompt_tokens = sum(len(one.token_ids) for one in rendered)
-        usage = Usage(prompt_tokens, sampled, cached, sum(thoughts) if thoughts else None)
-        _, events = dialect.chunk(head, choices[0].carry if 0 in choices else {}, None, usage)
-        for event in complete(events):
-            yield event
+    for event in choices.finish():
+        yield event
 
 
 def for_engine(rendered: GenerateRequest) -> GenerateRequest:

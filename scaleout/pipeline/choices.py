@@ -1,0 +1,101 @@
+"""One streamed answer, all choices of it: an engine's chunks in, the dialect's events out, wherever the engine is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attrs import define, evolve, field
+
+from scaleout.core import AnswerHead, GenerateChunk, Json, Usage
+from scaleout.dialects import Dialect, Request
+from scaleout.pipeline.derendering import StreamState, derender_chunk
+from scaleout.pipeline.stages import Front
+
+
+@define
+class Choices:
+    """The states of the choices that have begun, and what the engine counted.
+
+    `open` makes the state of a choice when its first delta comes: the engine has then judged how many there may be. `expected` is how
+    many there will be, None where nobody knows. `prompt_tokens` None: as many as the engine counts.
+    """
+
+    front: Front
+    dialect: Dialect
+    request: Request | None
+    head: AnswerHead
+    open: Callable[[int], StreamState]
+    expected: int | None = None
+    prompt_tokens: int | None = None
+    _complete: Callable[[Sequence[Json]], Sequence[Json]] = field(init=False)
+    _states: dict[int, StreamState] = field(factory=dict, init=False)
+    _ended: int = field(default=0, init=False)
+    _counted: Usage | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._complete = self.dialect.gather(self.request) or list
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every choice has said its last word."""
+        return 0 < (len(self._states) if self.expected is None else self.expected) == self._ended
+
+    @property
+    def watches_stops(self) -> bool:
+        """Whether the answer can be over before the engine is."""
+        return any(state.derender.context.stops for state in self._states.values())
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def state(self, index: int) -> StreamState:
+        """The state of one choice, opened if need be."""
+        if index not in self._states:
+            self._states[index] = self.open(index)
+        return self._states[index]
+
+    def take(self, chunk: GenerateChunk, first: int = 0) -> Sequence[Json]:
+        """The events of one chunk. `first`: what is added to its indexes, where several prompts are answered together."""
+        if not chunk.choices:
+            self._counted = chunk.usage
+            return []
+        if len(chunk.choices) == 1 and not first:
+            return self._take_one(chunk)
+        events: list[Json] = []
+        for given in chunk.choices:
+            events += self._take_one(evolve(chunk, choices=[evolve(given, index=first + given.index)]))
+        return events
+
+    def _take_one(self, chunk: GenerateChunk) -> Sequence[Json]:
+        state = self.state(chunk.choices[0].index)
+        if state.derender.closed:
+            return []
+        delta, events = derender_chunk(self.front, self.dialect, state, chunk)
+        self._ended += state.derender.closed
+        if delta is None or not self.dialect.says_something(delta, state.carry):
+            return []
+        return self._complete(events)
+
+    def finish(self) -> Sequence[Json]:
+        """The last events, where the answer ends with its usage: because that was asked for, or because the dialect always does."""
+        options = None if self.request is None else self.request.options.stream_options
+        if self.request is None:
+            wanted = self._counted is not None or self.dialect.NAMED_EVENTS
+        else:
+            wanted = options is not None and options.include_usage
+        if not wanted:
+            return []
+        carry = self._states[0].carry if 0 in self._states else self.dialect.open_stream(self.request)
+        _, events = self.dialect.chunk(self.head, carry, None, self._usage())
+        return self._complete(events)
+
+    def _usage(self) -> Usage:
+        states, derenderer = self._states.values(), self.front.derenderer
+        thoughts = [state.derender.reasoning for state in states if derenderer.tells_thoughts(state.derender)]
+        counted = self._counted or Usage()
+        return Usage(
+            counted.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens,
+            sum(state.derender.tokens for state in states),
+            counted.cached_tokens,
+            sum(thoughts) if thoughts else None,
+        )
