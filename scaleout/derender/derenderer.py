@@ -69,6 +69,10 @@ class Derenderer:
         thought = None if format is None else format.thought
         marks = () if thought is None else (*thought.open, *thought.close, *thought.first)
         self._spelled_thoughts = format is not None and any(mark not in format.tokens for mark in marks)
+        self._marks: dict[int, bool] = {}
+        """Ids that open (False) or close (True) a thought, where they are tokens."""
+        if thought is not None and not self._spelled_thoughts:
+            self._marks = {tokenizer.id_of(mark) or 0: mark in thought.close for mark in marks}
         self._boundaries = tokenizer.special_ids - known
         self._fingerprint = f"{tokenizer.fingerprint[:12]}/{format.name if format else ''}"
 
@@ -114,6 +118,14 @@ class Derenderer:
         if self.format is None or self.format.thought is None:
             return None
         thought, alphabet = self.format.thought, self.format.alphabet
+        if not self._spelled_thoughts:
+            for at in range(len(prompt_ids) - 1, max(-1, len(prompt_ids) - PROMPT_TAIL), -1):
+                token_id = prompt_ids[at]
+                if token_id in self._marks:
+                    return self._marks[token_id]
+                if token_id in self._boundaries:
+                    break
+            return False
         tail = alphabet.read(self._tail(prompt_ids))
         closed = max((tail.rfind(alphabet.encode(one)) for one in thought.close), default=-1)
         opened = max((tail.rfind(alphabet.encode(one)) for one in (*thought.open, *thought.first)), default=-1)
