@@ -104,6 +104,11 @@ class Limits:
     max_request_id_chars: int = _limit(
         256, integer(16), "Characters of a request id from outside. It goes to logs and headers."
     )
+    max_stream_silence: float = _limit(
+        300.0,
+        decimal(0),
+        "Seconds without a byte of an event stream to derender. A request may wait long for an engine, but not for ever.",
+    )
     max_concurrent_work: int = _limit(
         1024,
         integer(1),

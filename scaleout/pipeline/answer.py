@@ -58,7 +58,9 @@ async def answer_stream(
         return open_choice(front, dialect, request, evolve(head, prompt_token_ids=prompt), prompt)
 
     prompt_tokens = sum(len(one.token_ids) for one in rendered)
-    choices = Choices(front, dialect, request, head, open_one, len(rendered) * n, prompt_tokens)
+    options = request.options.stream_options
+    usage = options is not None and options.include_usage
+    choices = Choices(front, dialect, request, head, open_one, len(rendered) * n, prompt_tokens, usage)
     async with aclosing(_generate_all(engine, rendered)) as chunks:
         async for i, chunk in chunks:
             for event in choices.take(chunk, i * n):

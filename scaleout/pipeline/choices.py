@@ -17,7 +17,8 @@ class Choices:
     """The states of the choices that have begun, and what the engine counted.
 
     `open` makes the state of a choice when its first delta comes: the engine has then judged how many there may be. `expected` is how
-    many there will be, None where nobody knows. `prompt_tokens` None: as many as the engine counts.
+    many there will be, None where nobody knows. `prompt_tokens` None: as many as the engine counts. `wants_usage`: whether the answer
+    ends with its usage; None: where the engine sends one, or the dialect always has one.
     """
 
     front: Front
@@ -27,6 +28,7 @@ class Choices:
     open: Callable[[int], StreamState]
     expected: int | None = None
     prompt_tokens: int | None = None
+    wants_usage: bool | None = None
     _complete: Callable[[Sequence[Json]], Sequence[Json]] = field(init=False)
     _states: dict[int, StreamState] = field(factory=dict, init=False)
     _ended: int = field(default=0, init=False)
@@ -77,13 +79,9 @@ class Choices:
         return self._complete(events)
 
     def finish(self) -> Sequence[Json]:
-        """The last events, where the answer ends with its usage: because that was asked for, or because the dialect always does."""
-        options = None if self.request is None else self.request.options.stream_options
-        if self.request is None:
-            wanted = self._counted is not None or self.dialect.NAMED_EVENTS
-        else:
-            wanted = options is not None and options.include_usage
-        if not wanted:
+        """The last events, where the answer ends with its usage."""
+        wanted = self.wants_usage
+        if not (self._counted is not None or self.dialect.NAMED_EVENTS if wanted is None else wanted):
             return []
         carry = self._states[0].carry if 0 in self._states else self.dialect.open_stream(self.request)
         _, events = self.dialect.chunk(self.head, carry, None, self._usage())
@@ -92,7 +90,7 @@ class Choices:
     def _usage(self) -> Usage:
         states, derenderer = self._states.values(), self.front.derenderer
         thoughts = [state.derender.reasoning for state in states if derenderer.tells_thoughts(state.derender)]
-        counted = self._counted or Usage()
+        counted = self._counted or Usage(len(self.head.prompt_token_ids or ()))
         return Usage(
             counted.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens,
             sum(state.derender.tokens for state in states),

@@ -121,12 +121,17 @@ def _same(values: Sequence[Json]) -> Json:
 
 @define
 class StreamState:
-    """One choice of a streamed answer between two chunks. `prompt_tokens` None: the engine's count is shown."""
+    """One choice of a streamed answer between two chunks. `prompt_tokens` None: the engine's count is shown.
+
+    `choices`, `wants_usage`: how many of them there are, and whether the answer ends with its usage, as far as render said so.
+    """
 
     head: AnswerHead
     carry: dict[str, Json]
     derender: DerenderState
     prompt_tokens: int | None = None
+    choices: int = 1
+    wants_usage: bool = False
 
 
 def open_choice(
@@ -165,13 +170,18 @@ def derender_chunk(
 def dump_stream_state(front: Front, dialect: Dialect, state: StreamState) -> Json:
     """The state as JSON for the client to carry."""
     head = state.head
-    return {
+    wire: dict[str, Json] = {
         **front.derenderer.dump(state.derender),
         "dialect": dialect.NAME,
         "head": [head.id, head.created, head.model],
         "carry": state.carry,
         "prompt_tokens": state.prompt_tokens,
     }
+    if state.choices != 1:
+        wire["n"] = state.choices
+    if state.wants_usage:
+        wire["usage"] = True
+    return wire
 
 
 def load_stream_state(front: Front, dialect: Dialect, value: Json) -> StreamState:
@@ -190,7 +200,8 @@ def load_stream_state(front: Front, dialect: Dialect, value: Json) -> StreamStat
     prompt_tokens = value.get("prompt_tokens")
     if prompt_tokens is not None:
         read_count(prompt_tokens, "prompt_tokens")
-    return StreamState(head, carry, derender, prompt_tokens)
+    choices, wants_usage = read_count(value.get("n", 1), "n"), value.get("usage") is True
+    return StreamState(head, carry, derender, prompt_tokens, choices, wants_usage)
 
 
 def one_choice(chunk: GenerateChunk, dialect: Dialect) -> TokenDelta | None:

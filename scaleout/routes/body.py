@@ -34,12 +34,21 @@ async def read_json(request: web.Request) -> dict[str, Json]:
     return parse_object(await read_bytes(request), request.app[CONFIG].limits.max_json_depth)
 
 
+def media_type(request: web.Request) -> str:
+    """What the body says it is, without parameters; "" where it says nothing."""
+    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
 def check_media_type(request: web.Request) -> None:
-    headers = request.headers
-    if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+    if media_type(request) != "application/json":
         raise InvalidField(JSON_ONLY)
+    check_plain(request)
+
+
+def check_plain(request: web.Request) -> None:
+    """Raises `InvalidField` for a body that is encoded."""
     # Inflating is refused, not bounded: a few kilobytes can hold gigabytes, and clients of these APIs do not compress.
-    if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
+    if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
         raise InvalidField(PLAIN_ONLY)
 
 
@@ -65,29 +74,29 @@ def too_large(limit: int) -> TooLarge:
     return TooLarge(f"The request body is larger than the limit of {limit} bytes")
 
 
-def parse_object(data: bytes, max_depth: int) -> dict[str, Json]:
-    """JSON text to an object at most `max_depth` containers deep."""
+def parse_object(data: bytes, max_depth: int, path: str = "body") -> dict[str, Json]:
+    """JSON text to an object at most `max_depth` containers deep. `path` is the object's own, for error texts."""
     if not data.strip():
-        raise invalid("body", "Field required")
+        raise invalid(path, "Field required")
     try:
         value = loads(data)
     except json.JSONDecodeError as error:
-        raise invalid(f"body.{error.pos}", f"JSON decode error at character {error.pos}: {error.msg}") from None
+        raise invalid(f"{path}.{error.pos}", f"JSON decode error at character {error.pos}: {error.msg}") from None
     if value is None:
-        raise invalid("body", "Field required")
+        raise invalid(path, "Field required")
     if type(value) is not dict:
-        raise invalid("body", "Input should be a valid dictionary or object to extract fields from")
+        raise invalid(path, "Input should be a valid dictionary or object to extract fields from")
     # Fewer brackets than the limit cannot nest deeper than the limit, and counting bytes is nearly free.
     if data.count(b"{") + data.count(b"[") > max_depth:
-        _check_depth(value, max_depth)
+        _check_depth(value, max_depth, path)
     return value
 
 
-def _check_depth(value: Json, max_depth: int) -> None:
+def _check_depth(value: Json, max_depth: int, path: str) -> None:
     level: list[Json] = [value]
     for _ in range(max_depth):
         children = (child for node in level for child in (node.values() if type(node) is dict else node))
         level = [child for child in children if type(child) in (dict, list)]
         if not level:
             return
-    raise invalid("body", f"Input is nested deeper than {max_depth} levels")
+    raise invalid(path, f"Input is nested deeper than {max_depth} levels")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
-from attrs import evolve
 
 from scaleout import codec
 from scaleout.codec import Unfit, dumps
-from scaleout.core import AnswerHead, ChatRequest, GenerateChunk, GenerateResponse, Json
-from scaleout.derender.state import MAX_COUNT
-from scaleout.dialects import DIALECTS, Dialect, Request
+from scaleout.core import GenerateChunk, GenerateResponse, Json
+from scaleout.dialects import DIALECTS, Dialect
 from scaleout.errors import BadRequest
 from scaleout.pipeline import Front, Stages
 from scaleout.pipeline.derendering import (
@@ -19,19 +17,29 @@ from scaleout.pipeline.derendering import (
     derender_chunk,
     derender_whole,
     dump_stream_state,
-    load_stream_state,
     one_choice,
     open_choice,
     open_head,
 )
 from scaleout.routes.answers import raw_json
-from scaleout.routes.body import read_json
+from scaleout.routes.body import media_type, read_json
+from scaleout.routes.derender_context import (
+    Body,
+    check_total,
+    read_chunk,
+    read_context,
+    read_count,
+    read_prompt_ids,
+    read_state,
+    read_text,
+    recover_prompt,
+    with_ids,
+)
+from scaleout.routes.derender_stream import EVENT_STREAM, derender_stream
 from scaleout.routes.keys import METRICS, STAGES
 from scaleout.routes.table import Handler, Route
 from scaleout.routes.work import run
-from scaleout.wire import read_generate_chunk, read_generate_response
-
-Body = Mapping[str, Json]
+from scaleout.wire import read_generate_response
 
 
 def make_handler(dialect: Dialect) -> Handler:
@@ -39,6 +47,8 @@ def make_handler(dialect: Dialect) -> Handler:
     context_key = "completion_request" if many else f"{dialect.NAME}_request"
 
     async def derender(request: web.Request) -> web.StreamResponse:
+        if media_type(request) == EVENT_STREAM:
+            return await derender_stream(request, dialect, context_key)
         body = await read_json(request)
         stages = request.app[STAGES]
         front = await stages.front()
@@ -48,7 +58,7 @@ def make_handler(dialect: Dialect) -> Handler:
                 streaming = codec.read_bool(body.get("stream") or False)
             except Unfit as e:
                 raise codec.invalid("body.stream", str(e)) from None
-            model = stages.served(_text(body, "model"))
+            model = stages.served(read_text(body, "model"))
             if streaming:
                 return _chunk(stages, front, dialect, body, context_key, model)
             return _whole(stages, front, dialect, body, context_key, model, many)
@@ -72,9 +82,9 @@ def _whole(
         given = _read_prompt_lists(front, body, len(responses))
     else:
         responses = [_read_response(front, body.get("generate_response"), "body.generate_response")]
-        prompt_tokens = _read_count(body.get("prompt_tokens"), "body.prompt_tokens")
+        prompt_tokens = read_count(body.get("prompt_tokens"), "body.prompt_tokens")
         given = [
-            _read_prompt_ids(
+            read_prompt_ids(
                 front, body.get("prompt_token_ids"), "body.prompt_token_ids", "prompt_token_ids length ({})"
             )
         ]
@@ -144,19 +154,7 @@ def _read_counts(body: Body, expected: int) -> int | None:
         return None
     counts = given if isinstance(given, list) else [given]
     _expect_as_many("prompt_tokens", len(counts), expected)
-    return sum(_read_count(one, f"body.prompt_tokens.{i}") or 0 for i, one in enumerate(counts))
-
-
-def _read_count(given: Json, path: str) -> int | None:
-    if given is None:
-        return None
-    try:
-        count = codec.read_int(given)
-    except Unfit as e:
-        raise codec.invalid(path, str(e)) from None
-    if not 0 <= count < MAX_COUNT:
-        raise codec.invalid(path, "Input should be between 0 and 2^53")
-    return count
+    return sum(read_count(one, f"body.prompt_tokens.{i}") or 0 for i, one in enumerate(counts))
 
 
 def _read_prompt_lists(front: Front, body: Body, expected: int) -> list[Sequence[int] | None]:
@@ -167,7 +165,7 @@ def _read_prompt_lists(front: Front, body: Body, expected: int) -> list[Sequence
         raise codec.invalid("body.prompt_token_ids", "Input should be a valid list")
     _expect_as_many("prompt_token_ids", len(given), expected)
     return [
-        _read_prompt_ids(front, one, f"body.prompt_token_ids.{i}", f"prompt_token_ids[{i}] length ({{}})")
+        read_prompt_ids(front, one, f"body.prompt_token_ids.{i}", f"prompt_token_ids[{i}] length ({{}})")
         for i, one in enumerate(given)
     ]
 
@@ -175,51 +173,6 @@ def _read_prompt_lists(front: Front, body: Body, expected: int) -> list[Sequence
 def _expect_as_many(name: str, got: int, expected: int) -> None:
     if got != expected:
         raise BadRequest(f"{name} length ({got}) must equal generate_responses length ({expected})", f"body.{name}")
-
-
-def _read_prompt_ids(front: Front, given: Json, path: str, what: str) -> Sequence[int] | None:
-    if given is None:
-        return None
-    if isinstance(given, list):
-        front.bounds.check_length(len(given), what.format(len(given)), path)
-    try:
-        ids = codec.read_ids(given)
-    except Unfit as e:
-        raise codec.invalid(path + e.path, str(e)) from None
-    front.bounds.check_ids(ids, what, path)
-    return ids
-
-
-# ---------------------------------------------------------------------------------------------- the request's context
-
-
-def read_context(stages: Stages, dialect: Dialect, body: Body, key: str) -> Request | None:
-    """The original request, where it was sent along. A server told to parse cannot do without."""
-    given = body.get(key)
-    if given is None:
-        if dialect.NAME != "completions" and (stages.config.tool_call_parser or stages.config.reasoning_parser):
-            raise BadRequest(
-                f"{key} is required when a tool or reasoning parser is configured because plain detokenization "
-                "would leak raw parser markup into content.",
-                f"body.{key}",
-            )
-        return None
-    if not isinstance(given, dict):
-        raise codec.invalid(f"body.{key}", "Input should be a valid dictionary")
-    try:
-        return dialect.parse(given)
-    except BadRequest as error:
-        if error.param is not None:
-            error.param = f"body.{key}.{error.param.removeprefix('body.')}"
-        error.message = error.message.replace("\n  body.", f"\n  body.{key}.")
-        raise
-
-
-def recover_prompt(front: Front, request: Request | None) -> Sequence[int] | None:
-    """The prompt's ids from its request: without them nobody can tell whether the template has opened a thought."""
-    if isinstance(request, ChatRequest) and front.derenderer.format is not None:
-        return front.render(request, "")[0].token_ids
-    return None
 
 
 # ---------------------------------------------------------------------------------------------- chunks
@@ -231,24 +184,17 @@ def _chunk(
     given = body.get("generate_chunk")
     if given is None:
         raise codec.invalid("body.generate_chunk", "Field required")
-    chunk = read_generate_chunk(given, "body.generate_chunk")
+    chunk = read_chunk(front, given, "body.generate_chunk")
     choice = one_choice(chunk, dialect)
-    front.bounds.check_choices(chunk.choices, chunk.request_id or "", "body.generate_chunk")
-    front.bounds.check_prompt_logprobs(chunk.prompt_logprobs, chunk.request_id or "", "body.generate_chunk")
     carried = body.get("stream_state")
     if carried is not None:
-        _check_state_size(stages, carried)
-        state = load_stream_state(front, dialect, carried)
+        state = read_state(stages, front, dialect, carried)
         begun = True
     else:
         state = _first_state(stages, front, dialect, body, context_key, model, chunk)
         begun = choice is not None
-    if choice is not None and state.derender.tokens + len(choice.token_ids) > front.max_model_len:
-        raise BadRequest(
-            f"output_token_ids length ({state.derender.tokens}) plus delta ({len(choice.token_ids)}) "
-            f"exceeds max_model_len ({front.max_model_len}).",
-            "body.generate_chunk.choices.0.token_ids",
-        )
+    if choice is not None:
+        check_total(front, state, len(choice.token_ids), "body.generate_chunk.choices.0.token_ids")
     _, events = derender_chunk(front, dialect, state, chunk)
     # Usage that comes before any choice leaves nothing to remember: the choice is not known yet.
     after = dump_stream_state(front, dialect, state) if begun else None
@@ -256,36 +202,18 @@ def _chunk(
     return dumps({**shown, "stream_state": after}), 0 if choice is None else len(choice.token_ids)
 
 
-def _check_state_size(stages: Stages, carried: Json) -> None:
-    most = stages.config.limits.max_state_bytes
-    size = len(dumps(carried))
-    if size > most:
-        raise BadRequest(f"stream_state is {size} bytes long, over the limit of {most}", "body.stream_state")
-
-
 def _first_state(
     stages: Stages, front: Front, dialect: Dialect, body: Body, context_key: str, model: str, chunk: GenerateChunk
 ) -> StreamState:
-    ids = _read_prompt_ids(front, body.get("prompt_token_ids"), "body.prompt_token_ids", "prompt_token_ids length ({})")
+    ids = read_prompt_ids(front, body.get("prompt_token_ids"), "body.prompt_token_ids", "prompt_token_ids length ({})")
     if ids is None:
         ids = chunk.prompt_token_ids
-    prompt_tokens = _read_count(body.get("prompt_tokens"), "body.prompt_tokens")
+    prompt_tokens = read_count(body.get("prompt_tokens"), "body.prompt_tokens")
     request = read_context(stages, dialect, body, context_key)
     if ids is None and chunk.choices:
         ids = recover_prompt(front, request)
     head = open_head(dialect, chunk.request_id, model)
-    return open_choice(front, dialect, request, _with_ids(head, ids), ids, prompt_tokens)
-
-
-def _with_ids(head: AnswerHead, ids: Sequence[int] | None) -> AnswerHead:
-    return head if ids is None else evolve(head, prompt_token_ids=ids)
-
-
-def _text(body: Body, key: str) -> str | None:
-    value = body.get(key)
-    if value is not None and not isinstance(value, str):
-        raise codec.invalid(f"body.{key}", "Input should be a valid string")
-    return value
+    return open_choice(front, dialect, request, with_ids(head, ids), ids, prompt_tokens)
 
 
 ROUTES: tuple[Route, ...] = tuple(("POST", f"{dialect.PATH}/derender", make_handler(dialect)) for dialect in DIALECTS)

@@ -51,6 +51,8 @@ def with_state(
     """The first derender state travels with the rendered request, so that nobody has to send the prompt back."""
     head = open_head(dialect, rendered.request_id, model)
     state = open_choice(front, dialect, wanted, head, rendered.token_ids, len(rendered.token_ids))
+    state.choices = rendered.sampling_params.n
+    state.wants_usage = rendered.stream_options is not None and rendered.stream_options.include_usage
     return evolve(rendered, derender_state=dump_stream_state(front, dialect, state))
 
 

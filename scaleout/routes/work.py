@@ -16,9 +16,9 @@ SMALL_BODY = 32 << 10
 """Bytes. Below this, work takes well under a millisecond, and the way to a thread and back would cost more."""
 
 
-async def run(request: web.Request, work: Callable[[], T]) -> T:
-    """`work()`, without holding up the event loop for long."""
-    length = request.content_length
+async def run(request: web.Request, work: Callable[[], T], size: int | None = None) -> T:
+    """`work()`, without holding up the event loop for long. `size`: bytes to work on, where they are not the whole body."""
+    length = request.content_length if size is None else size
     if length is not None and length <= SMALL_BODY:
         return work()
     return await asyncio.get_running_loop().run_in_executor(request.app[POOL], work)
