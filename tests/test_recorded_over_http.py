@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import Server, serving
 
 from scaleout.app import make_app
 from scaleout.config import ModeConfig
-from serving import Server, serving
 from tests.render.recorded import EXCEPTED, FAMILIES, compare
 
 TUNED = [
@@ -29,7 +29,13 @@ FLAGS = {
     "qwen3": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
     "llama31": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
     "llama2": [],
-    "deepseek_v3": ["--enable-auto-tool-choice", "--tool-call-parser", "deepseek_v3", "--reasoning-parser", "deepseek_v3"],
+    "deepseek_v3": [
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "deepseek_v3",
+        "--reasoning-parser",
+        "deepseek_v3",
+    ],
     "gemma3": ["--enable-auto-tool-choice", "--tool-call-parser", "pythonic"],
 }
 

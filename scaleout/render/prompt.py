@@ -8,7 +8,7 @@ from typing import Any, Literal
 from attrs import evolve, field, frozen
 
 from scaleout.config import Limits
-from scaleout.core import ChatRequest, Json, Message, RequestOptions
+from scaleout.core import ChatRequest, Json, RequestOptions
 from scaleout.errors import BadRequest
 from scaleout.render.attribution import Conversation, mask_of, spans_of
 from scaleout.render.chat_template import ChatTemplate
