@@ -24,7 +24,15 @@ from scaleout.core import (
     Usage,
 )
 from scaleout.dialects.dialect import Gather, Request
-from scaleout.dialects.fields import SharedBody, check_shared, make_request_id, options_of, prepare_shared, wishes_of
+from scaleout.dialects.fields import (
+    SharedBody,
+    check_shared,
+    field_names,
+    make_request_id,
+    options_of,
+    prepare_shared,
+    wishes_of,
+)
 from scaleout.dialects.messages_in import read_messages, read_tool_choice, read_tools
 from scaleout.errors import BadRequest
 from scaleout.wire import write_usage
@@ -62,6 +70,8 @@ class ChatBody(SharedBody):
 
 
 codec.prepare(ChatBody, prepare_shared)
+
+FIELDS = field_names(ChatBody) | {"messages", "tools", "tool_choice"}
 
 
 def parse(body: Mapping[str, Json]) -> ChatRequest:

@@ -19,7 +19,15 @@ from scaleout.core import (
     Usage,
 )
 from scaleout.dialects.dialect import Gather, Request
-from scaleout.dialects.fields import SharedBody, check_shared, make_request_id, options_of, prepare_shared, wishes_of
+from scaleout.dialects.fields import (
+    SharedBody,
+    check_shared,
+    field_names,
+    make_request_id,
+    options_of,
+    prepare_shared,
+    wishes_of,
+)
 from scaleout.errors import BadRequest
 from scaleout.wire import write_usage
 
@@ -42,6 +50,8 @@ class CompletionBody(SharedBody):
 
 
 codec.prepare(CompletionBody, prepare_shared)
+
+FIELDS = field_names(CompletionBody) | {"prompt", "prompt_embeds"}
 
 
 def parse(body: Mapping[str, Json]) -> CompletionRequest:

@@ -24,7 +24,8 @@ Gather = Callable[[Sequence[Json]], list[Json]]
 class Dialect(Protocol):
     """`NAME` for states and metrics, `PATH` of the coupled route, `ID_PREFIX` of requests' ids.
 
-    `NAMED_EVENTS`: streams name their events, and end with their usage (`parse` asks for it) instead of `[DONE]`.
+    `FIELDS`: names of a request's known fields. `NAMED_EVENTS`: streams name their events, and end with their usage (`parse` asks
+    for it) instead of `[DONE]`.
     """
 
     @property
@@ -35,6 +36,8 @@ class Dialect(Protocol):
     def ID_PREFIX(self) -> str: ...
     @property
     def NAMED_EVENTS(self) -> bool: ...
+    @property
+    def FIELDS(self) -> frozenset[str]: ...
 
     def name_request(self, wanted: Request, traced: str | None) -> str:
         """The id of a request; `traced` is its X-Request-Id."""

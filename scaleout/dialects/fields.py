@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from uuid import uuid4
 
-from attrs import define
+from attrs import define, fields
 
 from scaleout import codec
 from scaleout.codec import Unfit
@@ -70,6 +70,11 @@ class SharedBody:
     priority: int = 0
     kv_transfer_params: Mapping[str, Json] | None = None
     ec_transfer_params: Mapping[str, Json] | None = None
+
+
+def field_names(body: type[Any]) -> frozenset[str]:
+    """The names of a body's fields, for telling unknown ones."""
+    return frozenset(field.name for field in fields(body))
 
 
 def prepare_shared(wire: dict[str, Json]) -> dict[str, Json]:

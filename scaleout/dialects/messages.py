@@ -8,6 +8,7 @@ from scaleout.dialects.messages_answer import chunk as chunk
 from scaleout.dialects.messages_answer import open_stream as open_stream
 from scaleout.dialects.messages_answer import response as response
 from scaleout.dialects.messages_answer import says_something as says_something
+from scaleout.dialects.messages_request import FIELDS as FIELDS
 from scaleout.dialects.messages_request import parse as parse
 from scaleout.dialects.messages_request import parse_to_count as parse_to_count
 

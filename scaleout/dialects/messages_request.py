@@ -10,6 +10,7 @@ from attrs import define
 from scaleout import codec
 from scaleout.codec import Unfit, invalid
 from scaleout.core import ChatRequest, Json, RequestOptions, SamplingWishes, StreamOptions
+from scaleout.dialects.fields import field_names
 from scaleout.dialects.messages_blocks import read_conversation
 from scaleout.dialects.messages_tools import read_choice, read_tools
 from scaleout.errors import BadRequest
@@ -90,6 +91,8 @@ for _nested in (OutputFormat, OutputConfig):
     codec.prepare(_nested, codec.drop_nulls)
 codec.prepare(Thinking, _prepare_thinking)
 codec.prepare(MessagesBody, _prepare_body)
+
+FIELDS = field_names(MessagesBody) | {"messages", "system", "tools", "tool_choice"}
 
 
 def parse(body: Mapping[str, Json]) -> ChatRequest:

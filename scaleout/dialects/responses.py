@@ -7,6 +7,7 @@ from uuid import uuid4
 from scaleout.dialects.dialect import Request
 from scaleout.dialects.responses_answer import response as response
 from scaleout.dialects.responses_gather import gather as gather
+from scaleout.dialects.responses_request import FIELDS as FIELDS
 from scaleout.dialects.responses_request import parse as parse
 from scaleout.dialects.responses_stream import chunk as chunk
 from scaleout.dialects.responses_stream import open_stream as open_stream

@@ -10,7 +10,7 @@ from attrs import define, evolve, fields
 from scaleout import codec
 from scaleout.codec import Unfit, invalid
 from scaleout.core import ChatRequest, Json, StreamOptions
-from scaleout.dialects.fields import SharedBody, check_shared, options_of, prepare_shared, wishes_of
+from scaleout.dialects.fields import SharedBody, check_shared, field_names, options_of, prepare_shared, wishes_of
 from scaleout.dialects.responses_items import read_input
 from scaleout.dialects.responses_tools import read_choice, read_tools
 from scaleout.errors import BadRequest
@@ -80,6 +80,8 @@ def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
 
 codec.prepare(ReasoningConfig, codec.drop_nulls)
 codec.prepare(ResponsesBody, _prepare_body)
+
+FIELDS = field_names(ResponsesBody) | {"input", "tools", "tool_choice", "text"}
 
 
 def parse(body: Mapping[str, Json]) -> ChatRequest:

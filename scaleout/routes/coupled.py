@@ -14,6 +14,7 @@ from scaleout.pipeline.derendering import open_head
 from scaleout.routes.answers import json_response
 from scaleout.routes.body import read_json
 from scaleout.routes.keys import METRICS, REQUEST_ID, STAGES
+from scaleout.routes.requests import parse_request
 from scaleout.routes.sse import EventStream
 from scaleout.routes.table import Handler, Route
 from scaleout.routes.work import run
@@ -26,8 +27,7 @@ def make_handler(dialect: Dialect) -> Handler:
         front = await stages.front()
 
         def work() -> tuple[Request, str, list[GenerateRequest]]:
-            wanted = dialect.parse(body)
-            model = stages.served(wanted.options.model)
+            wanted, model = parse_request(request, dialect, body)
             return wanted, model, front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)))
 
         wanted, model, rendered = await run(request, work)

@@ -8,12 +8,12 @@ from attrs import evolve
 from scaleout.codec import dumps
 from scaleout.core import CompletionRequest, GenerateRequest, Json
 from scaleout.dialects import DIALECTS, Dialect, Request
-from scaleout.errors import BadRequest
 from scaleout.pipeline import Front
 from scaleout.pipeline.derendering import dump_stream_state, open_choice, open_head
 from scaleout.routes.answers import raw_json
 from scaleout.routes.body import read_json
-from scaleout.routes.keys import CONFIG, METRICS, REQUEST_ID, STAGES
+from scaleout.routes.keys import METRICS, REQUEST_ID, STAGES
+from scaleout.routes.requests import parse_request
 from scaleout.routes.table import Handler, Route
 from scaleout.routes.work import run
 from scaleout.wire import write_generate_request
@@ -23,13 +23,9 @@ def make_handler(dialect: Dialect) -> Handler:
     async def render(request: web.Request) -> web.StreamResponse:
         body = await read_json(request)
         front = await request.app[STAGES].front()
-        limit = request.app[CONFIG].limits.max_request_id_chars
 
         def work() -> tuple[bytes, int]:
-            wanted = dialect.parse(body)
-            model = request.app[STAGES].served(wanted.options.model)
-            if len(wanted.options.request_id or "") > limit:
-                raise BadRequest(f"request_id is longer than {limit} characters", "request_id")
+            wanted, model = parse_request(request, dialect, body)
             rendered = front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)))
             if wanted.options.return_derender_state:
                 rendered = [with_state(front, dialect, wanted, one, model) for one in rendered]

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving import Server
 
+from scaleout.config import Mode
 from scaleout.routes.keys import METRICS
 
 from .conftest import Serve
@@ -91,3 +92,12 @@ def test_the_access_log_has_one_line_for_each_request_and_none_of_its_own_making
     assert len(lines) == 1
     assert '"GET /nothing%0Aforged" 404' in lines[0] or '"GET /nothing%0aforged" 404' in lines[0]
     assert "secret" not in lines[0]
+
+
+def test_unknown_fields_are_counted(serve: Serve) -> None:
+    server = serve(Mode.STANDARD, scale_out=True)
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "no_such_field": 1, "nor_this": None}
+    for path in ("/v1/chat/completions", "/v1/chat/completions/render"):
+        assert server.post(path, body).status == 200
+    text = server.get("/metrics").body.decode()
+    assert "scaleout_unknown_fields_total 4.0" in text
