@@ -96,8 +96,8 @@ def test_the_access_log_has_one_line_for_each_request_and_none_of_its_own_making
 
 def test_unknown_fields_are_counted(serve: Serve) -> None:
     server = serve(Mode.STANDARD, scale_out=True)
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "no_such_field": 1, "nor_this": None}
-    for path in ("/v1/chat/completions", "/v1/chat/completions/render"):
+    body = {"prompt": "hi", "max_tokens": 1, "no_such_field": 1, "nor_this": None}
+    for path in ("/v1/completions", "/v1/completions/render"):
         assert server.post(path, body).status == 200
     text = server.get("/metrics").body.decode()
     assert "scaleout_unknown_fields_total 4.0" in text
