@@ -3,11 +3,15 @@
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 BIN := .venv/bin
+comma := ,
 READY := .venv/.ready
 
 # pyenv shows one version under its names; tox shall find all of them.
 PYENVS := $(shell command -v pyenv >/dev/null && ls -d "$$(pyenv root)"/versions/3.1[1-3].*/bin 2>/dev/null | paste -sd:)
 TOX := $(if $(PYENVS),PATH="$(PYENVS):$$PATH") $(BIN)/tox -q
+
+OTHERS := $(shell for v in 3.12 3.13; do PATH="$(PYENVS):$$PATH" python$$v -c "" >/dev/null 2>&1 && echo py$$v-render; done | tr -d .)
+RENDER_ENVS := $(if $(OTHERS),$(subst $(eval) ,$(comma),$(OTHERS)),py311-render)
 
 .PHONY: demo serve-demo test engine-test render-test lint format bench clean
 
@@ -21,10 +25,11 @@ serve-demo: $(READY)
 test: lint render-test engine-test
 
 engine-test: $(READY)
-	@$(BIN)/python -m pytest -q -m "not peer"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not peer"
 
+# Without torch, on the other Pythons that are here; the whole suite runs on the one of .venv.
 render-test: $(READY)
-	@$(TOX) run-parallel -p 2 --parallel-no-spinner -f render
+	@$(TOX) run-parallel -p 2 --parallel-no-spinner -e $(RENDER_ENVS)
 
 lint: $(READY)
 	@$(BIN)/ruff check

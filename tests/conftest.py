@@ -31,6 +31,7 @@ TINY_MODELS = ("qwen3", "llama3_1", "llama2", "deepseek_v3", "gemma3", "gptoss")
 """Names that `tiny_model` knows: real tokenizers under two random layers."""
 
 settings.register_profile("default", deadline=None, max_examples=60)
+settings.register_profile("quick", deadline=None, max_examples=8)
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
