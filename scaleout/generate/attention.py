@@ -1,38 +1,24 @@
 """Attention over a paged KV cache, in the shape transformers calls its attention functions. Knows layers and blocks, no sequences.
 
-The tokens of a step lie one after another in a batch of one. Each span of them continues one sequence: its keys and values are
-written to the cache first, then its queries look at everything that the sequence has there, within the layer's window.
+The tokens of a step lie one after another in a batch of one. Keys and values of all of them are written to the cache first. Then the
+tokens that decode look back together, in groups of similar length; a stretch of a prompt looks back by itself, a few rows at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
-from attrs import define, frozen
+from attrs import define, field, frozen
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention, softmax
 
 from scaleout.errors import ConfigError
+from scaleout.generate.plan import DecodeGroup, Plan, PromptSpan
 
-
-@frozen
-class Span:
-    """`count` queries from row `start` of the step; the last one is the sequence's token `length - 1`. `table`: its blocks, int64."""
-
-    start: int
-    count: int
-    length: int
-    table: Tensor
-
-
-@frozen
-class Plan:
-    """Where a step's tokens go. `slots`: one cache row per token, int64 [tokens]."""
-
-    slots: Tensor
-    spans: list[Span]
+ROWS = 64
+"""Prompt rows that look back at once: their scores should stay in a core's cache."""
 
 
 @frozen
@@ -44,15 +30,14 @@ class LayerShape:
 
 @define(eq=False)
 class PagedAttention:
-    """One per model. `caches[layer]` is a pair of [blocks, block_size, kv_heads, dim] tensors.
+    """One per model. `caches[layer]` is a pair of [kv_heads, blocks, block_size, dim] tensors.
 
-    Without caches it only notes what each layer asks for, in `shapes`: the way to learn a model's KV layout without knowing its
+    Without a plan it only notes what each layer asks for, in `shapes`: the way to learn a model's KV layout without knowing its
     architecture.
     """
 
-    block_size: int
-    shapes: dict[int, LayerShape]
-    caches: dict[int, tuple[Tensor, Tensor]]
+    shapes: dict[int, LayerShape] = field(factory=dict)
+    caches: dict[int, tuple[Tensor, Tensor]] = field(factory=dict)
     plan: Plan | None = None
 
     def __call__(
@@ -71,75 +56,103 @@ class PagedAttention:
         """`query` [1, heads, tokens, key_dim], `key`/`value` [1, kv_heads, tokens, dim] → [1, tokens, heads, value_dim]."""
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         if self.plan is None:
-            self._check(attention_mask, others)
+            check_arguments(attention_mask, others)
             self.shapes[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
             return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
         keys, values = self.caches[layer]
-        keys.flatten(0, 1).index_copy_(0, self.plan.slots, key[0].transpose(0, 1))
-        values.flatten(0, 1).index_copy_(0, self.plan.slots, value[0].transpose(0, 1))
-        scale = scaling if scaling is not None else key.shape[3] ** -0.5
-        out = query.new_empty(query.shape[2], query.shape[1], value.shape[3])
+        keys.flatten(1, 2).index_copy_(1, self.plan.slots, key[0])
+        values.flatten(1, 2).index_copy_(1, self.plan.slots, value[0])
+        _, heads, tokens, dim = query.shape
+        look = _Look(keys, values, heads // keys.shape[0], sliding_window, softcap, s_aux)
+        query = query[0] * (scaling if scaling is not None else dim**-0.5)
+        out = query.new_empty(tokens, heads, values.shape[3])
+        for group in self.plan.groups:
+            out[group.start : group.end] = look.decode(query[:, group.start : group.end], group)
         for span in self.plan.spans:
-            rows = slice(span.start, span.start + span.count)
-            first = (
-                0
-                if sliding_window is None
-                else max(0, span.length - span.count - sliding_window + 1) // self.block_size
-            )
-            table = span.table[first:]
-            seen = span.length - first * self.block_size
-            k = keys[table].flatten(0, 1)[:seen].transpose(0, 1)
-            v = values[table].flatten(0, 1)[:seen].transpose(0, 1)
-            out[rows] = attend(query[0, :, rows], k, v, scale, sliding_window, softcap, s_aux).transpose(0, 1)
+            look.read(query[:, span.start : span.end], span, out[span.start : span.end])
         return out.unsqueeze(0), None
 
-    @staticmethod
-    def _check(mask: Tensor | None, others: Mapping[str, Any]) -> None:
-        """An argument that we would ignore could change the answer: better no answer than a wrong one."""
-        unknown = [name for name, value in others.items() if isinstance(value, Tensor) and name != "position_ids"]
-        if mask is not None or unknown:
-            raise ConfigError(
-                f"The model's attention needs {unknown or ['attention_mask']}, which paged attention cannot give it"
-            )
+
+@frozen
+class _Look:
+    """One layer's cache and how its queries look at it. `per_kv` query heads share a KV head; queries are scaled already."""
+
+    keys: Tensor
+    values: Tensor
+    per_kv: int
+    window: int | None
+    softcap: float | None
+    sinks: Tensor | None
+
+    def decode(self, query: Tensor, group: DecodeGroup) -> Tensor:
+        """`query` [heads, sequences, dim], one per sequence → [sequences, heads, value_dim]."""
+        heads, count, dim = query.shape
+        kv_heads = self.keys.shape[0]
+        rows, hidden = group.view(kv_heads, self.window)
+        keys = gather(self.keys, rows).view(count, kv_heads, -1, dim)
+        values = gather(self.values, rows).view(count, kv_heads, keys.shape[2], -1)
+        grouped = query.transpose(0, 1).reshape(count, kv_heads, self.per_kv, dim)
+        scores = torch.matmul(grouped, keys.transpose(2, 3))
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if hidden is not None:
+            scores = scores.add_(hidden)
+        weights = self.weigh(scores.view(count, heads, 1, -1)).view(count, kv_heads, self.per_kv, -1)
+        return torch.matmul(weights, values).view(count, heads, -1)
+
+    def read(self, query: Tensor, span: PromptSpan, out: Tensor) -> None:
+        """`query` [heads, rows, dim], the last rows of a sequence → `out` [rows, heads, value_dim]."""
+        heads, count, dim = query.shape
+        kv_heads = self.keys.shape[0]
+        first_key, rows = span.view(kv_heads, self.window)
+        keys = gather(self.keys, rows).view(kv_heads, -1, dim).transpose(1, 2)
+        values = gather(self.values, rows).view(kv_heads, keys.shape[2], -1)
+        for start in range(0, count, ROWS):
+            end = min(start + ROWS, count)
+            last = span.length - count + end - first_key
+            first = 0 if self.window is None else max(0, last - (end - start) - self.window + 1)
+            few = query[:, start:end].reshape(kv_heads, self.per_kv * (end - start), dim)
+            scores = torch.matmul(few, keys[:, :, first:last]).view(heads, end - start, last - first)
+            if self.softcap is not None:
+                scores = self.softcap * torch.tanh(scores / self.softcap)
+            hide(scores, self.window)
+            weights = self.weigh(scores).view(kv_heads, -1, last - first)
+            out[start:end] = torch.matmul(weights, values[:, first:last]).view(heads, end - start, -1).transpose(0, 1)
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Softmax of `scores` [..., heads, queries, keys]; a head's sink takes its share of the weight and gives nothing."""
+        if self.sinks is None:
+            return torch.softmax(scores, dim=-1)
+        sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+        return torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1]
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """`query` [heads, queries, dim] are the last of `key`/`value` [kv_heads, keys, dim] → [heads, queries, value_dim]."""
-    heads, queries, _ = query.shape
-    kv_heads, keys, _ = key.shape
-    mask = None if queries == 1 and (window is None or keys <= window) else visible(queries, keys, window, query.device)
-    if softcap is None and sinks is None:
-        if queries == 1 and mask is None:
-            grouped = query.view(kv_heads, heads // kv_heads, -1)
-            return scaled_dot_product_attention(grouped[None], key[None], value[None], scale=scale)[0].reshape(
-                heads, 1, -1
-            )
-        whole = mask is not None and window is None and queries == keys
-        return scaled_dot_product_attention(
-            query[None], key[None], value[None], None if whole else mask, is_causal=whole, scale=scale, enable_gqa=True
-        )[0]
-    grouped = query.reshape(kv_heads, heads // kv_heads * queries, -1)
-    scores = torch.matmul(grouped, key.transpose(1, 2)).view(heads, queries, keys) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.to(scores.dtype).view(heads, 1, 1).expand(heads, queries, 1)], dim=-1)
-    weights = softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)[..., :keys]
-    return torch.matmul(weights.view(kv_heads, -1, keys), value).view(heads, queries, -1)
+def gather(cache: Tensor, rows: Tensor) -> Tensor:
+    """`cache` [kv_heads, blocks, block_size, dim]: whole blocks by their numbers over all heads, in one run of copies."""
+    return cache.view(cache.shape[0] * cache.shape[1], -1).index_select(0, rows)
 
 
-def visible(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
-    """[queries, keys], true where a query may look: not ahead, and no further back than `window` positions, its own included."""
-    behind = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
-    seen = behind >= 0
-    return seen if window is None else seen & (behind < window)
+def hide(scores: Tensor, window: int | None) -> None:
+    """`scores` [heads, queries, keys], the queries being the last of the keys: nobody looks ahead, or back beyond the window."""
+    queries, keys = scores.shape[1:]
+    if queries > 1:
+        scores[:, :, keys - queries :].masked_fill_(ahead(queries, scores.device), float("-inf"))
+    if window is not None and keys > window:
+        place = torch.arange(keys, device=scores.device)
+        behind = place[keys - queries :, None] - place
+        scores.masked_fill_(behind >= window, float("-inf"))
+
+
+@lru_cache(maxsize=2 * ROWS)
+def ahead(count: int, device: torch.device) -> Tensor:
+    """[count, count], true where the key is later than the query."""
+    return torch.ones(count, count, dtype=torch.bool, device=device).triu(1)
+
+
+def check_arguments(mask: Tensor | None, others: Mapping[str, Any]) -> None:
+    """An argument that we would ignore could change the answer: better no answer than a wrong one."""
+    unknown = [name for name, value in others.items() if isinstance(value, Tensor) and name != "position_ids"]
+    if mask is not None or unknown:
+        raise ConfigError(
+            f"The model's attention needs {unknown or ['attention_mask']}, which paged attention cannot give it"
+        )

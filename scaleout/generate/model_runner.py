@@ -11,52 +11,45 @@ from transformers import PreTrainedModel
 
 from scaleout.core import TokenLogprob
 from scaleout.errors import ConfigError
-from scaleout.generate.attention import PagedAttention, Plan, Span
+from scaleout.generate.attention import PagedAttention
 from scaleout.generate.logprobs import describe_prompt
+from scaleout.generate.plan import DecodeGroup, Geometry, Plan, PromptSpan, split_into_groups
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Slice
-from scaleout.generate.sequence import Sampled
+from scaleout.generate.sequence import Sampled, Sequence
 from scaleout.generate.weights import close_model
 
 
 class ModelRunner:
-    """`blocks` blocks of KV cache per layer are allocated here."""
+    """The KV cache of all layers is allocated here."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        attention: PagedAttention,
-        blocks: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        sampler: Sampler,
-    ) -> None:
-        self.model, self.attention, self.device, self.sampler = model, attention, device, sampler
+    def __init__(self, model: PreTrainedModel, attention: PagedAttention, sampler: Sampler, geometry: Geometry) -> None:
+        self.model, self.attention, self.sampler, self.geometry = model, attention, sampler, geometry
+        self.device = geometry.device
         attention.caches = {
-            layer: (
-                zeros((blocks, attention.block_size, shape.kv_heads, shape.key_dim), dtype, device),
-                zeros((blocks, attention.block_size, shape.kv_heads, shape.value_dim), dtype, device),
-            )
+            layer: (zeros(geometry, shape.kv_heads, shape.key_dim), zeros(geometry, shape.kv_heads, shape.value_dim))
             for layer, shape in attention.shapes.items()
         }
 
     @torch.inference_mode()
     def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:
-        wanted = [self._wanted_rows(work) for work in batch]
-        logits = self._forward(batch, wanted)
-        last: list[int] = []
+        laid_out = sorted(batch, key=lambda work: (work.count > 1, work.start))
+        wanted = [self._wanted_rows(work) for work in laid_out]
+        logits = self._forward(laid_out, wanted)
+        last: dict[Sequence, int] = {}
         row = 0
-        for work, rows in zip(batch, wanted, strict=True):
+        for work, rows in zip(laid_out, wanted, strict=True):
             end = row + len(rows)
             if work.sequence.wants_prompt_logprobs:
                 self._note_prompt_logprobs(work, logits[row:end])
             if work.samples:
-                last.append(end - 1)
+                last[work.sequence] = end - 1
             row = end
         if not last:
             return []
-        rows_to_sample = logits if len(last) == len(logits) else logits[last]
-        return self.sampler.sample(rows_to_sample, [work.sequence for work in batch if work.samples])
+        rows_to_sample = logits if len(last) == len(logits) else logits[list(last.values())]
+        sampled = dict(zip(last, self.sampler.sample(rows_to_sample, list(last)), strict=True))
+        return [sampled[work.sequence] for work in batch if work.samples]
 
     def alive(self) -> bool:
         try:
@@ -70,31 +63,50 @@ class ModelRunner:
 
     def _forward(self, batch: ReadOnly[Slice], wanted: ReadOnly[range]) -> Tensor:
         """Logits of the wanted tokens, [rows, vocab]."""
-        ids: list[int] = []
-        positions: list[np.ndarray] = []
-        slots: list[np.ndarray] = []
-        keep: list[int] = []
-        spans: list[Span] = []
-        size = self.attention.block_size
-        for work, rows in zip(batch, wanted, strict=True):
-            start, end = work.start, work.start + work.count
-            offset = len(ids)
-            ids += work.sequence.tokens[start:end]
-            where = np.arange(start, end)
-            table = np.asarray(work.sequence.blocks, dtype=np.int64)
-            positions.append(where)
-            slots.append(table[where // size] * size + where % size)
-            keep += range(offset + rows.start - start, offset + rows.stop - start)
-            spans.append(Span(offset, work.count, end, self._to_device(table[: -(-end // size)])))
-        self.attention.plan = Plan(self._to_device(np.concatenate(slots)), spans)
+        ids = [token for work in batch for token in work.sequence.tokens[work.start : work.start + work.count]]
+        positions = np.concatenate([np.arange(work.start, work.start + work.count) for work in batch])
+        offsets = np.cumsum([0, *(work.count for work in batch)])
+        keep = [
+            int(offset) + place - work.start
+            for work, rows, offset in zip(batch, wanted, offsets, strict=False)
+            for place in rows
+        ]
+        self.attention.plan = self._plan(batch, offsets)
         output = self.model(
             input_ids=self._to_device(np.asarray(ids))[None],
-            position_ids=self._to_device(np.concatenate(positions))[None],
+            position_ids=self._to_device(positions)[None],
             use_cache=False,
             logits_to_keep=self._to_device(np.asarray(keep, dtype=np.int64)),
         )
         logits: Tensor = output.logits[0]
         return logits
+
+    def _plan(self, batch: ReadOnly[Slice], offsets: np.ndarray) -> Plan:
+        """`batch` has the decoding slices first, the shortest in front."""
+        size = self.geometry.block_size
+        decoding = [work for work in batch if work.count == 1]
+        groups = [
+            DecodeGroup(
+                start=start,
+                end=end,
+                lengths=[work.start + 1 for work in decoding[start:end]],
+                tables=[work.sequence.blocks for work in decoding[start:end]],
+                geometry=self.geometry,
+            )
+            for start, end in split_into_groups([work.start // size + 1 for work in decoding])
+        ]
+        spans = [
+            PromptSpan(
+                int(offset), int(offset) + work.count, work.start + work.count, work.sequence.blocks, self.geometry
+            )
+            for work, offset in zip(batch, offsets, strict=False)
+            if work.count > 1
+        ]
+        slots = []
+        for work in batch:
+            where = np.arange(work.start, work.start + work.count)
+            slots.append(np.asarray(work.sequence.blocks)[where // size] * size + where % size)
+        return Plan(self._to_device(np.concatenate(slots)), groups, spans)
 
     def _to_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers).to(self.device, non_blocking=True)
@@ -142,10 +154,10 @@ def probe(model: PreTrainedModel, attention: PagedAttention, device: torch.devic
         )
 
 
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A zeroed tensor. On the CPU its pages cost nothing until they are written."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    width = torch.empty((), dtype=dtype).element_size()
-    lazy = np.zeros(int(np.prod(shape)), dtype={2: np.int16, 4: np.int32}[width])
-    return torch.from_numpy(lazy).view(dtype).view(shape)
+def zeros(geometry: Geometry, kv_heads: int, dim: int) -> Tensor:
+    """A zeroed cache, [kv_heads, blocks, block_size, dim]. On the CPU its pages cost nothing until they are written."""
+    shape = (kv_heads, geometry.blocks, geometry.block_size, dim)
+    if geometry.device.type != "cpu":
+        return torch.zeros(shape, dtype=geometry.dtype, device=geometry.device)
+    lazy = np.zeros(int(np.prod(shape)), dtype={2: np.int16, 4: np.int32}[geometry.dtype.itemsize])
+    return torch.from_numpy(lazy).view(geometry.dtype).view(shape)

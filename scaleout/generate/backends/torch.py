@@ -15,6 +15,8 @@ from scaleout.generate.kv_cache import BlockPool
 from scaleout.generate.memory import available_memory
 from scaleout.generate.model_runner import ModelRunner, probe
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
+from scaleout.generate.packed_linear import pack_linears
+from scaleout.generate.plan import Geometry
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Scheduler
 from scaleout.generate.text_needs import LoadTokenizer
@@ -27,7 +29,7 @@ CPU_SHARE = 0.25
 
 DEFAULTS: Mapping[str, Mapping[str, int]] = {
     # Beyond a few dozen sequences a CPU is bound by arithmetic: more of them in a step only make everyone wait longer.
-    "cpu": {"max_num_seqs": 64, "max_num_batched_tokens": 1024, "block_size": 32},
+    "cpu": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "block_size": 32},
     "cuda": {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "block_size": 16},
 }
 
@@ -41,11 +43,14 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     block_size = options.block_size or defaults["block_size"]
     max_num_seqs = options.max_num_seqs or defaults["max_num_seqs"]
     max_model_len = min(options.max_model_len or files.max_model_len, files.max_model_len)
-    attention = PagedAttention(block_size, {}, {})
+    attention = PagedAttention()
     model = open_model(files, options, attention, device)
     probe(model, attention, device)
     dtype: torch.dtype = next(model.parameters()).dtype
-    blocks = count_blocks(attention, dtype, device, options, max_model_len, max_num_seqs)
+    if device.type == "cpu":
+        log.info("%d linear layers packed", pack_linears(model))
+    per_token = kv_bytes_per_token(attention, dtype)
+    blocks = count_blocks(per_token, block_size, device, options, max_model_len, max_num_seqs)
     log.info("KV cache: %d blocks of %d tokens on %s, %s", blocks, block_size, device, dtype)
     stats = EngineStats()
     scheduler = Scheduler(
@@ -61,29 +66,25 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         max_num_seqs=max_num_seqs,
         max_logprobs=options.max_logprobs,
     )
-    runner = ModelRunner(model, attention, blocks, device, dtype, Sampler())
+    runner = ModelRunner(model, attention, Sampler(), Geometry(blocks, block_size, device, dtype))
     return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids, load_tokenizer)
 
 
+def kv_bytes_per_token(attention: PagedAttention, dtype: torch.dtype) -> int:
+    numbers = sum(shape.kv_heads * (shape.key_dim + shape.value_dim) for shape in attention.shapes.values())
+    return numbers * dtype.itemsize
+
+
 def count_blocks(
-    attention: PagedAttention,
-    dtype: torch.dtype,
-    device: torch.device,
-    options: EngineOptions,
-    max_model_len: int,
-    max_num_seqs: int,
+    per_token: int, block_size: int, device: torch.device, options: EngineOptions, max_model_len: int, max_num_seqs: int
 ) -> int:
     """As many blocks as the memory holds, no more than every place at full length needs, and at least one full sequence."""
-    per_token = (
-        sum(shape.kv_heads * (shape.key_dim + shape.value_dim) for shape in attention.shapes.values()) * dtype.itemsize
-    )
-    size = attention.block_size
-    longest = -(-max_model_len // size)
+    longest = -(-max_model_len // block_size)
     memory = options.kv_cache_memory if options.kv_cache_memory is not None else free_memory(device, options)
-    blocks = min(memory // (per_token * size), longest * max_num_seqs)
+    blocks = min(memory // (per_token * block_size), longest * max_num_seqs)
     if blocks < longest:
         raise ConfigError(
-            f"The KV cache has room for {blocks * size} tokens, less than one sequence of max_model_len={max_model_len}. "
+            f"The KV cache has room for {blocks * block_size} tokens, less than one sequence of max_model_len={max_model_len}. "
             "Lower --max-model-len or give it more memory."
         )
     return int(blocks)
