@@ -41,7 +41,7 @@ format: $(READY)
 	@$(BIN)/ruff format
 
 bench: $(READY)
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench $(BENCH)
 
 clean:
 	rm -rf .venv .tox .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

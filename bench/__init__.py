@@ -1,0 +1,1 @@
+"""Measures servers side by side over HTTP. Knows nothing of what is inside any of them."""
