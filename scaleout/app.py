@@ -113,6 +113,7 @@ def loaded_stages(in_background: bool) -> Callable[[web.Application], AsyncItera
         gc.collect()
         gc.freeze()
         app[LIFECYCLE].open()
+        app[STAGES].examine_format()
         app[STAGES].speed_up()
 
     async def stages(app: web.Application) -> AsyncIterator[None]:

@@ -21,6 +21,7 @@ from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions
 from scaleout.parsers import Format
 from scaleout.parsers.constraint import constrain_calls
+from scaleout.pipeline.self_test import Finding, examine_format
 from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
 from scaleout.tokenizer.fast import require_fast, speed_up
@@ -82,6 +83,8 @@ class Stages:
         self.config = config
         self.files: ModelFiles = ModelFiles(config.model)
         self.engine: Engine | None = None
+        self.findings: Sequence[Finding] = ()
+        """What the self-test of the output format found; empty before it ran and where there is none."""
         self.on_neutralised: Callable[[int], None] | None = None
         """Told how many control tokens a request's text spelled out."""
         self._loaded = loaded
@@ -112,6 +115,22 @@ class Stages:
                 target=lambda: speed_up(front.tokenizer, front.sample_texts()), name="check encoder", daemon=True
             ).start()
 
+    def examine_format(self) -> None:
+        """Beside the serving: see whether the output format reads what the model's template writes."""
+        front = self._front
+        if front is not None:
+
+            def examine() -> None:
+                self.findings = examine_format(front)
+
+            Thread(target=examine, name="examine format", daemon=True).start()
+
+    @property
+    def output_format(self) -> str | None:
+        """Name of the output format; None where there is none, or nothing is loaded yet."""
+        chosen = None if self._front is None else self._front.derenderer.format
+        return None if chosen is None else chosen.name
+
     async def close(self) -> None:
         """Aborts what still runs; a second call does nothing."""
         engine, self.engine = self.engine, None
@@ -124,6 +143,7 @@ class Stages:
             async with self._loading:
                 if self._front is None:
                     self._adopt(await asyncio.to_thread(self._open_front))
+                    self.examine_format()
                     self.speed_up()
         assert self._front is not None
         return self._front

@@ -101,7 +101,8 @@ def _card(name: str, root: str, max_model_len: int) -> Json:
 async def server_info(request: web.Request) -> web.Response:
     """What this server is and can do, for people and for a program that puts the stages together."""
     route_names = request.app[ROUTE_NAMES]
-    config, files = request.app[CONFIG], request.app[STAGES].files
+    stages = request.app[STAGES]
+    config, files = request.app[CONFIG], stages.files
     return json_response(
         {
             "version": __version__,
@@ -114,6 +115,8 @@ async def server_info(request: web.Request) -> web.Response:
             "engine": config.engine_backend,
             "tool_call_parser": config.tool_call_parser,
             "reasoning_parser": config.reasoning_parser,
+            "output_format": stages.output_format,
+            "self_test": {finding.capability: finding.verdict for finding in stages.findings},
             "routes": route_names,
         }
     )
