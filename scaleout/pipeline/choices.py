@@ -18,7 +18,7 @@ class Choices:
 
     `open` makes the state of a choice when its first delta comes: the engine has then judged how many there may be. `expected` is how
     many there will be, None where nobody knows. `prompt_tokens` None: as many as the engine counts. `wants_usage`: whether the answer
-    ends with its usage; None: where the engine sends one, or the dialect always has one.
+    ends with its usage; None: where the engine sends one. Named events always do.
     """
 
     front: Front
@@ -80,8 +80,8 @@ class Choices:
 
     def finish(self) -> Sequence[Json]:
         """The last events, where the answer ends with its usage."""
-        wanted = self.wants_usage
-        if not (self._counted is not None or self.dialect.NAMED_EVENTS if wanted is None else wanted):
+        wanted = self._counted is not None if self.wants_usage is None else self.wants_usage
+        if not wanted and not self.dialect.NAMED_EVENTS:
             return []
         carry = self._states[0].carry if 0 in self._states else self.dialect.open_stream(self.request)
         _, events = self.dialect.chunk(self.head, carry, None, self._usage())
