@@ -62,39 +62,54 @@ class Constraints:
 
     def compile(self, demand: Mapping[str, Json]) -> Matcher:
         """`demand` is `structured_outputs` of the wire. Raises BadRequest with what is wrong about it."""
-        chosen = [kind for kind in KINDS if demand.get(kind) not in (None, False)]
-        if len(chosen) != 1:
-            raise BadRequest(f"structured_outputs needs exactly one of {', '.join(KINDS)}", "structured_outputs")
-        kind = chosen[0]
-        place = f"structured_outputs.{kind}"
-        try:
-            grammar = self._grammar(kind, demand[kind], demand)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise BadRequest(f"{place} cannot be read: {error}", place) from error
-        if len(grammar) > MAX_CHARACTERS:
-            raise BadRequest(f"{place} is longer than {MAX_CHARACTERS} characters", place)
+        place, grammar = read_demand(demand, self._special_ids)
         matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise BadRequest(f"{place} cannot be used: {matcher.get_error().strip()}", place)
         return Matcher(matcher)
 
-    def _grammar(self, kind: str, value: Json, demand: Mapping[str, Json]) -> str:
-        match kind:
-            case "json":
-                schema = json.loads(value) if isinstance(value, str) else value
-                return _json_grammar(schema, demand)
-            case "json_object":
-                return _json_grammar({"type": "object"}, demand)
-            case "regex":
-                return LLMatcher.grammar_from_regex(value)
-            case "choice":
-                options = " | ".join(json.dumps(str(option), ensure_ascii=False) for option in value)
-                return LLMatcher.grammar_from_lark(f"start: {options}")
-            case "grammar":
-                return LLMatcher.grammar_from_lark(_as_lark(value))
-            case _:
-                tag = json.loads(value) if isinstance(value, str) else value
-                return LLMatcher.grammar_from_lark(lark_of(tag, self._special_ids))
+
+def check_demand(demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> None:
+    """What `compile` would refuse whatever the vocabulary, for stages that have no engine. Raises BadRequest."""
+    place, grammar = read_demand(demand, special_ids)
+    fault = LLMatcher.validate_grammar(grammar)
+    if fault:
+        raise BadRequest(f"{place} cannot be used: {fault.strip()}", place)
+
+
+def read_demand(demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> tuple[str, str]:
+    """The field that holds the demand, and the demand as a grammar. Raises BadRequest with what is wrong about it."""
+    chosen = [kind for kind in KINDS if demand.get(kind) not in (None, False)]
+    if len(chosen) != 1:
+        raise BadRequest(f"structured_outputs needs exactly one of {', '.join(KINDS)}", "structured_outputs")
+    kind = chosen[0]
+    place = f"structured_outputs.{kind}"
+    try:
+        grammar = _grammar(kind, demand[kind], demand, special_ids)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadRequest(f"{place} cannot be read: {error}", place) from error
+    if len(grammar) > MAX_CHARACTERS:
+        raise BadRequest(f"{place} is longer than {MAX_CHARACTERS} characters", place)
+    return place, grammar
+
+
+def _grammar(kind: str, value: Json, demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> str:
+    match kind:
+        case "json":
+            schema = json.loads(value) if isinstance(value, str) else value
+            return _json_grammar(schema, demand)
+        case "json_object":
+            return _json_grammar({"type": "object"}, demand)
+        case "regex":
+            return LLMatcher.grammar_from_regex(value)
+        case "choice":
+            options = " | ".join(json.dumps(str(option), ensure_ascii=False) for option in value)
+            return LLMatcher.grammar_from_lark(f"start: {options}")
+        case "grammar":
+            return LLMatcher.grammar_from_lark(_as_lark(value))
+        case _:
+            tag = json.loads(value) if isinstance(value, str) else value
+            return LLMatcher.grammar_from_lark(lark_of(tag, special_ids))
 
 
 @define(eq=False)

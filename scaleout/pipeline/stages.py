@@ -64,8 +64,17 @@ class Front:
     def render(self, request: ChatRequest | CompletionRequest, request_id: str) -> list[GenerateRequest]:
         """One GenerateRequest per prompt. Raises `BadRequest`."""
         if isinstance(request, ChatRequest):
-            return [self.renderer.render_chat(request, request_id=request_id)]
-        return self.renderer.render_completion(request, request_id=request_id)
+            rendered = [self.renderer.render_chat(request, request_id=request_id)]
+        else:
+            rendered = self.renderer.render_completion(request, request_id=request_id)
+        demand = rendered[0].sampling_params.structured_outputs
+        if demand is not None:
+            # Loaded by the first such request: most servers never see one.
+            from scaleout.generate.constraint import check_demand
+
+            special = self.tokenizer.special_ids
+            check_demand(demand, {text: i for i, text in self.tokenizer.added_tokens.items() if i in special})
+        return rendered
 
 
 @frozen

@@ -1,0 +1,66 @@
+"""Structured output that no engine could follow is refused by render, not by the engine later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaleout.config import Mode, ModeConfig
+from scaleout.dialects import chat
+from scaleout.errors import BadRequest
+from scaleout.pipeline import Front
+from scaleout.pipeline.stages import open_front
+from scaleout.tokenizer import load_model_files
+
+
+@pytest.fixture(scope="module")
+def front(tiny_model: Callable[..., Path]) -> Front:
+    config = ModeConfig(Mode.RENDER_ONLY, model=str(tiny_model("qwen3")), served_model_names=("m",))
+    return open_front(config, load_model_files(config.model))
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("regex", "a("),
+        ("regex", "\0a"),
+        ("regex", "[z-a]"),
+        ("json", {"type": "nope"}),
+        ("json", nested(500)),
+        ("json", "{"),
+        ("grammar", "start: ("),
+        ("structural_tag", "{}"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(front: Front, kind: str, value: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "q"}], "structured_outputs": {kind: value}}
+    with pytest.raises(BadRequest) as caught:
+        front.render(chat.parse(body), "x")
+    assert (caught.value.param or "").startswith("structured_outputs")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("regex", "[a-z]+"),
+        ("choice", ["a", "b"]),
+        ("json_object", True),
+        ("json", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+        ("grammar", 'start: "yes" | "no"'),
+    ],
+)
+def test_what_can_be_followed_passes(front: Front, kind: str, value: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "q"}], "structured_outputs": {kind: value}}
+    (rendered,) = front.render(chat.parse(body), "x")
+    assert rendered.sampling_params.structured_outputs is not None
+    assert rendered.sampling_params.structured_outputs[kind] == value
