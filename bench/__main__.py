@@ -22,6 +22,7 @@ DEFAULT = ("short", "derender")
 NOTES = """\
 Each server is one process on one core, the load runs on another; rounds alternate. A ratio says how many times better ours is
 (median over pairs of neighbouring rounds), a figure is the median of its rounds. Starts under 5 s are medians of three.
+Processor time is the server's own: what else runs on the machine hardly changes it.
 peer: vLLM's own server; rust: its Rust one."""
 
 
@@ -86,7 +87,9 @@ def _describe(cores: Cores) -> list[str]:
         notes.append("there is one core, so the load runs on the servers' own: rates are lower than they would be")
     busy = os.getloadavg()[0]
     if busy > 0.5:
-        notes.append(f"the machine was busy before the run (load {busy:.1f}): trust ratios more than figures")
+        notes.append(
+            f"the machine was busy before the run (load {busy:.1f}): trust ratios more than figures, and processor time most"
+        )
     return notes
 
 

@@ -50,14 +50,19 @@ def measure(plan: Plan, model: Model, contenders: Sequence[Contender]) -> Result
 def _start(plan: Plan, model: Model, contender: Contender, results: Results, stack: ExitStack) -> Server:
     _say(f"{model.name}: starting {contender.name}")
     server = stack.enter_context(running(contender, model, plan.cores, plan.folder))
-    started = [server.started]
+    started, spent = [server.started], [server.busy()]
+    server.settle()
     while server.started < QUICK_START and len(started) < QUICK_STARTS:
         with running(contender, model, plan.cores, plan.folder) as again:
             started.append(again.started)
-    server.settle()
+            spent.append(again.busy())
     for _ in range(MEMORY_REQUESTS):
         server.post(RENDER, SHORT)
-    figures = {"start to first answer": median(started), "memory after 100 requests": server.resident()}
+    figures = {
+        "start to first answer": median(started),
+        "start processor time": median(spent),
+        "memory after 100 requests": server.resident(),
+    }
     results.add(contender.name, figures)
     return server
 
@@ -71,10 +76,14 @@ def _compare(plan: Plan, model: Model, scenario: str, servers: Sequence[Server],
     for round_ in range(plan.rounds):
         for server in able if round_ % 2 == 0 else able[::-1]:
             _say(f"{model.name}: {scenario}, round {round_ + 1} of {plan.rounds}, {server.contender.name}")
+            before = server.busy()
             try:
-                results.add(server.contender.name, load.run(server, plan.seconds))
+                outcome = load.run(server, plan.seconds)
             except Unavailable as reason:
                 results.note(f"{scenario}, {server.contender.name}: {reason}")
+                continue
+            spent = (server.busy() - before) * 1e3 / max(outcome.work, 1)
+            results.add(server.contender.name, {**outcome.figures, f"{scenario} processor time": spent})
 
 
 def _can(contender: Contender, load: Load) -> bool:

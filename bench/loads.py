@@ -20,7 +20,13 @@ LOAD_SECONDS = 600.0
 SHORT_SCRIPT = Path(__file__).with_name("short.lua")
 CLIENT = SHARED / "bench" / "frontend_load.py"
 
-Figures = Mapping[str, float]
+
+@frozen
+class Outcome:
+    """What a load showed. `work`: requests or chunks that the server answered in all."""
+
+    figures: Mapping[str, float]
+    work: int
 
 
 @frozen
@@ -31,13 +37,13 @@ class Load:
     the route that takes an event stream, which no peer has.
     """
 
-    run: Callable[[Server, float], Figures]
+    run: Callable[[Server, float], Outcome]
     context: int = 0
     derenders: bool = False
     streams: bool = False
 
 
-def run_wrk(server: Server, seconds: float) -> Figures:
+def run_wrk(server: Server, seconds: float) -> Outcome:
     """Short chats over eight connections: answers per second."""
     wrk = shutil.which("wrk")
     if wrk is None:
@@ -47,21 +53,22 @@ def run_wrk(server: Server, seconds: float) -> Figures:
     return read_wrk(_run(command))
 
 
-def read_wrk(text: str) -> Figures:
-    """wrk's report → figures. Raises `Unavailable` when not all answers were good."""
+def read_wrk(text: str) -> Outcome:
+    """wrk's report → outcome. Raises `Unavailable` when not all answers were good."""
     for fault in ("Non-2xx", "Socket errors"):
         if found := re.search(rf"{fault}.*", text):
             raise Unavailable(f"wrk: {found[0].strip()}")
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
-    if rate is None:
+    answered = re.search(r"(\d+) requests in", text)
+    if rate is None or answered is None:
         raise Unavailable(f"wrk said nothing of its rate: {text.strip()[-200:]}")
-    return {"short": float(rate[1])}
+    return Outcome({"short": float(rate[1])}, int(answered[1]))
 
 
-def run_client(scenario: str) -> Callable[[Server, float], Figures]:
+def run_client(scenario: str) -> Callable[[Server, float], Outcome]:
     """A scenario of `frontend_load.py`: a fixed amount of work, the same bytes for every server."""
 
-    def run(server: Server, seconds: float) -> Figures:
+    def run(server: Server, seconds: float) -> Outcome:
         if not CLIENT.exists():
             raise Unavailable("../shared/bench/frontend_load.py is absent here")
         return read_client(scenario, _run([sys.executable, str(CLIENT), server.url, NAME, scenario]))
@@ -69,8 +76,8 @@ def run_client(scenario: str) -> Callable[[Server, float], Figures]:
     return run
 
 
-def read_client(scenario: str, text: str) -> Figures:
-    """The client's JSON line → figures. Raises `Unavailable` when it has none, or counted errors."""
+def read_client(scenario: str, text: str) -> Outcome:
+    """The client's JSON line → outcome. Raises `Unavailable` when it has none, or counted errors."""
     try:
         told = json.loads(text.strip().splitlines()[-1])
         if told["scenario"] != scenario:
@@ -80,15 +87,16 @@ def read_client(scenario: str, text: str) -> Figures:
     if told.get("errors"):
         raise Unavailable(f"{told['errors']} of {told['requests']} were refused: {told.get('error', '')}")
     if scenario != "stream":
-        return {scenario: told["rps"], f"{scenario} p99": told["p99_ms"]}
-    return {
+        return Outcome({scenario: told["rps"], f"{scenario} p99": told["p99_ms"]}, told["requests"])
+    figures = {
         "stream": told["chunks"] / max(told["total_s"], 0.01),
         "stream last 50 / first 50": told["last50_ms"] / max(told["first50_ms"], 0.01),
         "stream state": told["state_bytes"],
     }
+    return Outcome(figures, told["chunks"])
 
 
-def run_sse(server: Server, seconds: float) -> Figures:
+def run_sse(server: Server, seconds: float) -> Outcome:
     """Answers derendered over one connection each, many at a time: chunks per second."""
     command = [sys.executable, "-m", "bench.sse_load", server.url, NAME, "100", str(seconds)]
     try:
@@ -97,7 +105,7 @@ def run_sse(server: Server, seconds: float) -> Figures:
         raise Unavailable("the load ended early") from None
     if told["error"]:
         raise Unavailable(told["error"])
-    return {"sse": told["chunks_per_s"], "sse p99": told["p99_ms"]}
+    return Outcome({"sse": told["chunks_per_s"], "sse p99": told["p99_ms"]}, told["chunks"])
 
 
 def _run(command: list[str]) -> str:

@@ -28,19 +28,26 @@ class Target:
 
 TARGETS: Sequence[Target] = (
     Target("start to first answer", "s", False, at_most=1.5),
+    Target("start processor time", "s", False),
     Target("memory after 100 requests", "MB", False, at_most=300),
     Target("short", "req/s", at_least={PEER: 6}),
+    Target("short processor time", "ms/req", False),
     Target("long", "req/s", at_least={PEER: 20, RUST: 0.7}),
+    Target("long processor time", "ms/req", False),
     Target("long p99", "ms", False),
     Target("agent", "req/s", at_least={PEER: 20, RUST: 1.5}),
+    Target("agent processor time", "ms/req", False),
     Target("agent p99", "ms", False),
     Target("derender", "req/s", at_least={PEER: 30}),
+    Target("derender processor time", "ms/req", False),
     Target("derender p99", "ms", False),
     Target("stream", "chunks/s", at_least={PEER: 10}),
+    Target("stream processor time", "ms/chunk", False),
     # Equal but for noise: two means of fifty single measurements.
     Target("stream last 50 / first 50", "×", False, at_most=1.25),
     Target("stream state", "bytes", False, at_most=1024),
     Target("sse", "chunks/s"),
+    Target("sse processor time", "ms/chunk", False),
     Target("sse p99", "ms", False),
 )
 """In the order in which they are shown."""

@@ -88,10 +88,10 @@ class Server:
     def settle(self) -> None:
         """Wait until what goes on beside the serving after a start is over, so that no load is measured together with it."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        before = self._busy()
+        before = self.busy()
         while time.monotonic() < deadline:
             time.sleep(1)
-            after = self._busy()
+            after = self.busy()
             if after - before < IDLE:
                 return
             before = after
@@ -100,8 +100,8 @@ class Server:
         """Resident memory of the process and all its children, in MB (10⁶ bytes)."""
         return float(sum(process.memory_info().rss for process in family(self.process.pid))) / 1e6
 
-    def _busy(self) -> float:
-        """Seconds of processor time so far."""
+    def busy(self) -> float:
+        """Seconds of processor time so far, of the process and all its children."""
         return float(sum(sum(process.cpu_times()[:2]) for process in family(self.process.pid)))
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from bench.frontend import Plan, measure
-from bench.loads import SHORT_SCRIPT, read_client, read_wrk
+from bench.loads import SHORT_SCRIPT, Outcome, read_client, read_wrk
 from bench.models import Model, Unavailable, find_model
 from bench.report import OURS, PEER, RUST, Results, make_rows, to_json, write_table
 from bench.servers import Contender, Cores, choose_cores, find_contenders
@@ -31,7 +31,7 @@ def test_short_chats_are_those_of_the_acceptance(shared_folder: Path) -> None:
 
 
 def test_wrk_is_believed_only_when_all_answers_were_good() -> None:
-    assert read_wrk(WRK.format(fault="")) == {"short": 1854.97}
+    assert read_wrk(WRK.format(fault="")) == Outcome({"short": 1854.97}, 11184)
     for fault in ("  Non-2xx or 3xx responses: 7\n", "  Socket errors: connect 0, read 3, write 0, timeout 0\n"):
         with pytest.raises(Unavailable, match=fault.strip()):
             read_wrk(WRK.format(fault=fault))
@@ -39,7 +39,7 @@ def test_wrk_is_believed_only_when_all_answers_were_good() -> None:
 
 def test_a_client_that_counted_errors_gives_no_figure() -> None:
     line = '{"scenario": "agent", "requests": 72, "rps": 26.9, "p50_ms": 20.0, "p99_ms": 80.5, "errors": %d}'
-    assert read_client("agent", line % 0) == {"agent": 26.9, "agent p99": 80.5}
+    assert read_client("agent", line % 0) == Outcome({"agent": 26.9, "agent p99": 80.5}, 72)
     for text in (line % 3, "", "{'error': 'no such route'}", '{"scenario": "long", "errors": 0}'):
         with pytest.raises(Unavailable):
             read_client("agent", text)
@@ -132,6 +132,7 @@ def test_a_run_measures_our_server_and_ends_it(
     results = measure(plan, model, [ours, lame])
     values = {figure["figure"]: figure["values"] for figure in to_json(results)["figures"]}  # type: ignore[attr-defined]
     assert values["sse"][OURS] > 0
+    assert 0 < values["sse processor time"][OURS] < 1000
     assert 0 < values["memory after 100 requests"][OURS] < 2000
     assert 0 < values["start to first answer"][OURS] < 60
     refused, too_long = results.notes
