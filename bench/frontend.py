@@ -78,7 +78,7 @@ def _compare(plan: Plan, model: Model, scenario: str, servers: Sequence[Server],
             _say(f"{model.name}: {scenario}, round {round_ + 1} of {plan.rounds}, {server.contender.name}")
             before = server.busy()
             try:
-                outcome = load.run(server, plan.seconds)
+                outcome = load.run(server, plan.seconds, round_)
             except Unavailable as reason:
                 results.note(f"{scenario}, {server.contender.name}: {reason}")
                 continue

@@ -31,19 +31,19 @@ class Outcome:
 
 @frozen
 class Load:
-    """`run` takes a server and the seconds to spend (where the load is not a fixed amount of work).
+    """`run` takes a server, the seconds to spend (where the load is not a fixed amount of work) and the number of the round.
 
     `context`: tokens that a model must be able to take. `derenders`: also needs the derender routes. `streams`: also needs
     the route that takes an event stream, which no peer has.
     """
 
-    run: Callable[[Server, float], Outcome]
+    run: Callable[[Server, float, int], Outcome]
     context: int = 0
     derenders: bool = False
     streams: bool = False
 
 
-def run_wrk(server: Server, seconds: float) -> Outcome:
+def run_wrk(server: Server, seconds: float, round_: int) -> Outcome:
     """Short chats over eight connections: answers per second."""
     wrk = shutil.which("wrk")
     if wrk is None:
@@ -65,13 +65,14 @@ def read_wrk(text: str) -> Outcome:
     return Outcome({"short": float(rate[1])}, int(answered[1]))
 
 
-def run_client(scenario: str) -> Callable[[Server, float], Outcome]:
-    """A scenario of `frontend_load.py`: a fixed amount of work, the same bytes for every server."""
+def run_client(scenario: str) -> Callable[[Server, float, int], Outcome]:
+    """A scenario of `frontend_load.py`: a fixed amount of work, in each round the same bytes for every server."""
 
-    def run(server: Server, seconds: float) -> Outcome:
+    def run(server: Server, seconds: float, round_: int) -> Outcome:
         if not CLIENT.exists():
             raise Unavailable("../shared/bench/frontend_load.py is absent here")
-        return read_client(scenario, _run([sys.executable, str(CLIENT), server.url, NAME, scenario]))
+        command = [sys.executable, "-m", "bench.reseed", str(round_), str(CLIENT), server.url, NAME, scenario]
+        return read_client(scenario, _run(command))
 
     return run
 
@@ -96,7 +97,7 @@ def read_client(scenario: str, text: str) -> Outcome:
     return Outcome(figures, told["chunks"])
 
 
-def run_sse(server: Server, seconds: float) -> Outcome:
+def run_sse(server: Server, seconds: float, round_: int) -> Outcome:
     """Answers derendered over one connection each, many at a time: chunks per second."""
     command = [sys.executable, "-m", "bench.sse_load", server.url, NAME, "100", str(seconds)]
     try:

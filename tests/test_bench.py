@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,17 @@ def test_wrk_is_believed_only_when_all_answers_were_good() -> None:
     for fault in ("  Non-2xx or 3xx responses: 7\n", "  Socket errors: connect 0, read 3, write 0, timeout 0\n"):
         with pytest.raises(Unavailable, match=fault.strip()):
             read_wrk(WRK.format(fault=fault))
+
+
+def test_every_round_has_texts_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    client = tmp_path / "client.py"
+    client.write_text("import random\nprint(random.Random(7).random())")
+    for round_ in (0, 1, 1, 2):
+        subprocess.run([sys.executable, "-m", "bench.reseed", str(round_), str(client)], check=True)
+    own, first, again, second = (float(line) for line in capfd.readouterr().out.split())
+    assert own == random.Random(7).random()
+    assert first == again
+    assert len({own, first, second}) == 3
 
 
 def test_a_client_that_counted_errors_gives_no_figure() -> None:
