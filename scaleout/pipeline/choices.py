@@ -72,9 +72,10 @@ class Choices:
         state = self.state(chunk.choices[0].index)
         if state.derender.closed:
             return []
+        before = state.carry
         delta, events = derender_chunk(self.front, self.dialect, state, chunk)
         self._ended += state.derender.closed
-        if delta is None or not self.dialect.says_something(delta, state.carry):
+        if delta is None or not self.dialect.says_something(delta, before):
             return []
         return self._complete(events)
 

@@ -281,14 +281,16 @@ def render_settings(config: ModeConfig) -> RenderSettings:
 
 def choose_format(config: ModeConfig, files: ModelFiles, tokenizer: Tokenizer) -> Format | None:
     """The format that was asked for, else the one that template and vocabulary show; None is plain text."""
+    own = files.tokenizer_config.get("response_template")
+    own = own if isinstance(own, dict) else None
     try:
         if config.tool_call_parser or config.reasoning_parser:
-            chosen = parsers.find_format(config.tool_call_parser, config.reasoning_parser)
+            chosen = parsers.find_format(config.tool_call_parser, config.reasoning_parser, own)
         else:
             template = files.chat_template
             if isinstance(template, dict):
                 template = template.get("tool_use") or template.get("default")
-            chosen = parsers.detect_format(template, tokenizer.added_tokens.values())
+            chosen = parsers.detect_format(template, tokenizer.added_tokens.values(), own)
         return None if chosen is None else parsers.bind(chosen, tokenizer.added_tokens.values())
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -300,6 +302,7 @@ def engine_options(config: ModeConfig) -> EngineOptions:
     return EngineOptions(
         backend=config.engine_backend or "torch",
         device=given.device,
+        threads=given.threads,
         dtype=given.dtype,
         max_model_len=config.max_model_len,
         max_num_seqs=given.max_num_seqs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 
 from scaleout.config import Mode, ModeConfig
 from scaleout.dialects import chat
-from scaleout.errors import BadRequest
+from scaleout.errors import BadRequest, ConfigError
 from scaleout.pipeline import Front
 from scaleout.pipeline.stages import open_front
 from scaleout.tokenizer import load_model_files
+from tests.parsers.templates import TEMPLATES
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +66,19 @@ def test_what_can_be_followed_passes(front: Front, kind: str, value: Any) -> Non
     (rendered,) = front.render(chat.parse(body), "x")
     assert rendered.sampling_params.structured_outputs is not None
     assert rendered.sampling_params.structured_outputs[kind] == value
+
+
+def test_a_checkpoint_may_bring_its_own_format(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """Its `response_template` is read under the name "hf"; without one the name is refused at start."""
+    model = tiny_model("qwen3")
+    for file in model.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = ModeConfig(Mode.RENDER_ONLY, model=str(tmp_path), served_model_names=("m",), tool_call_parser="hf")
+    with pytest.raises(ConfigError):
+        open_front(config, load_model_files(config.model))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings["response_template"] = TEMPLATES["array"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    front = open_front(config, load_model_files(config.model))
+    assert front.derenderer.format is not None
+    assert front.derenderer.format.calls is not None
