@@ -14,7 +14,7 @@ from types import FrameType
 
 from bench.frontend import Plan, measure
 from bench.loads import LOADS
-from bench.models import RECIPES, Unavailable, find_model
+from bench.models import DEMO, RECIPES, Model, Unavailable, find_model
 from bench.report import OURS, PEER, RUST, Results, to_json, write_table
 from bench.servers import Cores, choose_cores, find_contenders
 
@@ -42,11 +42,8 @@ def main(argv: Sequence[str]) -> int:
     all_results: list[Results] = []
     with tempfile.TemporaryDirectory(prefix="scaleout-bench-") as folder:
         plan = Plan(scenarios, options.rounds, options.seconds, cores, Path(folder))
-        for name in options.model or RECIPES:
-            try:
-                all_results.append(measure(plan, find_model(name), contenders))
-            except Unavailable as reason:
-                notes.append(f"{name}: {reason}")
+        for model in _find_models(options.model, notes):
+            all_results.append(measure(plan, model, contenders))
     out = sys.stderr if options.json else sys.stdout
     names = [who.name for who in contenders]
     print("\n\n".join(["", *(write_table(results, names) for results in all_results), NOTES, *notes]), file=out)
@@ -56,6 +53,17 @@ def main(argv: Sequence[str]) -> int:
     return 0 if any(OURS in values for results in all_results for values in results.rounds.values()) else 1
 
 
+def _find_models(names: Sequence[str] | None, notes: list[str]) -> list[Model]:
+    """The models that were asked for, as far as they are there. The demo's stands in where those of the comparison cannot be had."""
+    found = []
+    for name in names or RECIPES:
+        try:
+            found.append(find_model(name))
+        except Unavailable as reason:
+            notes.append(f"{name}: {reason}")
+    return found if found or names else _find_models([DEMO], notes)
+
+
 def _read(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
@@ -63,7 +71,7 @@ def _read(argv: Sequence[str]) -> argparse.Namespace:
     )
     models = ", ".join(RECIPES)
     parser.add_argument(
-        "--model", action="append", help=f"{models}, a folder or a GGUF file; repeatable. Default: {models}"
+        "--model", action="append", help=f"{models}, {DEMO}, a folder or a GGUF file; repeatable. Default: {models}"
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each scenario. Default: 3")
     parser.add_argument("--seconds", type=float, default=5.0, help="of a load that runs for a time. Default: 5")

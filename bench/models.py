@@ -43,8 +43,15 @@ RECIPES = {
 """Qwen3's tokenizer under two random layers, and a small model of another tokenizer."""
 
 
+DEMO = "demo"
+FETCH_DEMO = "from scaleout.demo_model import fetch_model; print(fetch_model())"
+
+
 def find_model(name: str) -> Model:
-    """A name of RECIPES, or whatever `scaleout launch render` takes. Raises `Unavailable`."""
+    """A name of RECIPES, `demo`, or whatever `scaleout launch render` takes. Raises `Unavailable`."""
+    if name == DEMO:
+        demo = _run([sys.executable, "-c", FETCH_DEMO], name).splitlines()[-1]
+        return Model(DEMO, demo, _read_context(Path(demo)))
     if name not in RECIPES:
         return Model(Path(name).name, name, _read_context(Path(name)))
     folder, arguments, parsers = RECIPES[name]
@@ -60,14 +67,18 @@ def _fetch(arguments: Sequence[str]) -> None:
         raise Unavailable(
             f"neither the cache ({CACHE}) nor the recipes ({SHARED}) hold it; --model PATH takes any other"
         )
-    print(f"fetching {arguments[0]} into {CACHE}", file=sys.stderr, flush=True)
-    command = [sys.executable, str(recipe), str(CACHE / "models"), *arguments]
+    _run([sys.executable, str(recipe), str(CACHE / "models"), *arguments], arguments[0])
+
+
+def _run(command: Sequence[str], name: str) -> str:
+    print(f"fetching {name}, unless it is there already", file=sys.stderr, flush=True)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise Unavailable(f"fetching took over {FETCH_SECONDS:g} s") from None
     if done.returncode:
         raise Unavailable(f"fetching failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    return done.stdout
 
 
 def _read_context(folder: Path) -> int:
