@@ -111,8 +111,7 @@ def says_something(chunk: dict[str, Any]) -> bool:
     """Chunks without any news are not sent by a coupled server, which holds text back as a split one does."""
     for choice in chunk["choices"]:
         delta = choice.get("delta") or {"text": choice.get("text")}
-        said = {**delta, "role": None}
-        if not (any(said.values()) or choice["finish_reason"] or choice["logprobs"] or choice["token_ids"]):
+        if not (any(delta.values()) or choice["finish_reason"] or choice["logprobs"] or choice["token_ids"]):
             return False
     return True
 

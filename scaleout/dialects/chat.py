@@ -267,7 +267,9 @@ def _delta(delta: ChoiceDelta, first: bool) -> dict[str, Json]:
 
 
 def says_something(delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:
-    """Whether a chunk of this delta would carry anything: an empty one is not sent while text is held back."""
+    """Whether a chunk of this delta would carry anything: the first has the role, others may be empty while text is held back."""
+    if not carry.get("role"):
+        return True
     return bool(delta.events or delta.finish_reason or delta.logprobs or (carry.get("ids") and delta.token_ids))
 
 

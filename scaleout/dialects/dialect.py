@@ -62,7 +62,7 @@ class Dialect(Protocol):
         """
 
     def says_something(self, delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:
-        """Whether a chunk of `delta` would carry anything."""
+        """Whether a chunk of `delta` would carry anything. `carry` is the one before it."""
 
     def gather(self, request: Request | None) -> Gather | None:
         """For who holds a whole stream in memory: completes what `chunk` leaves empty because it does not remember the answer."""

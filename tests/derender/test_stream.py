@@ -140,6 +140,19 @@ async def test_the_state_of_a_response_lacks_only_what_repeats_the_request(serve
     assert events == coupled
 
 
+@pytest.mark.parametrize("name", ["chat", "chat with three choices", "chat with a stop string"])
+def test_every_choice_begins_with_its_role_and_says_it_once(server: Server, name: str) -> None:
+    """Also where the first token is a marker, which is no text."""
+    path, body = REQUESTS[name]
+    roles: dict[int, list[str | None]] = {}
+    for one in chunks_of(server.post(path, streamed(body), SAME).body):
+        for choice in one["choices"]:
+            roles.setdefault(choice["index"], []).append(choice["delta"]["role"])
+    assert len(roles) == body.get("n", 1)
+    for given in roles.values():
+        assert given == ["assistant", *[None] * (len(given) - 1)]
+
+
 def test_a_body_that_is_sent_whole_is_answered_alike(server: Server) -> None:
     for name in ("chat with three choices", "message", "response"):
         path, body = REQUESTS[name]

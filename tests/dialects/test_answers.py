@@ -169,7 +169,17 @@ def test_ids_of_the_prompt_come_with_the_first_chunk_only(dialect: Dialect) -> N
 )
 def test_chunks_that_say_nothing_are_known(dialect: Dialect, delta: ChoiceDelta, ids: bool, says: bool) -> None:
     carry = dialect.open_stream(ChatRequest([], options=RequestOptions(return_token_ids=ids)))
-    assert dialect.says_something(delta, carry) is says
+    assert dialect.says_something(delta, {**carry, "role": True}) is says
+
+
+def test_the_first_chunk_of_a_chat_always_says_something() -> None:
+    """It has the role, which no other chunk repeats."""
+    carry = chat.open_stream(None)
+    assert chat.says_something(ChoiceDelta(0), carry)
+    carry, (first,) = chat.chunk(HEAD, carry, ChoiceDelta(0), None)
+    assert first["choices"][0]["delta"]["role"] == "assistant"
+    carry, (second,) = chat.chunk(HEAD, carry, ChoiceDelta(0, [Content("a")]), None)
+    assert second["choices"][0]["delta"]["role"] is None
 
 
 # ---------------------------------------------------------------------------------------------- messages
