@@ -255,7 +255,9 @@ def _free_ports() -> list[int]:
 
 def _reserve(stack: ExitStack, port: int) -> int:
     listener = stack.enter_context(socket.socket())
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do: a port that was used just now is free
+    listener.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # as the servers do: a port that was used just now is free
     try:
         listener.bind(("127.0.0.1", port))
     except OSError:

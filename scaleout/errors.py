@@ -1,20 +1,20 @@
 """Everything that goes wrong on purpose. A route turns each into one JSON shape; nothing else ever reaches a client.
 
-    ScaleoutError
-    ├── ConfigError            the server cannot start as asked            exit code 2 (also a ValueError)
-    └── RequestError           the request cannot be answered              one JSON error object
-        ├── BadRequest         400  a value that makes no sense
-        │   ├── InvalidField   400  a field of the wrong type or shape, with its JSON path
-        │   └── BadState       400  a derender state that is damaged or foreign
-        │       └── StaleState 400  a state of another model, format or version
-        ├── Unauthorized       401
-        ├── Forbidden          403
-        ├── NotFound           404  unknown model or route
-        ├── MethodNotAllowed   405
-        ├── TooLarge           413  the body is over its limit
-        ├── NotSupported       501  this server lacks the part that the request needs
-        ├── Overloaded         503  try again later (Retry-After)
-        └── EngineFailed       500 / 503 when the engine is dead
+ScaleoutError
+├── ConfigError            the server cannot start as asked            exit code 2 (also a ValueError)
+└── RequestError           the request cannot be answered              one JSON error object
+    ├── BadRequest         400  a value that makes no sense
+    │   ├── InvalidField   400  a field of the wrong type or shape, with its JSON path
+    │   └── BadState       400  a derender state that is damaged or foreign
+    │       └── StaleState 400  a state of another model, format or version
+    ├── Unauthorized       401
+    ├── Forbidden          403
+    ├── NotFound           404  unknown model or route
+    ├── MethodNotAllowed   405
+    ├── TooLarge           413  the body is over its limit
+    ├── NotSupported       501  this server lacks the part that the request needs
+    ├── Overloaded         503  try again later (Retry-After)
+    └── EngineFailed       500 / 503 when the engine is dead
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _all_names() -> list[str]:
 # ---------------------------------------------------------------------------------------------- environment
 
 _NOT_OURS = re.compile(
-    r"SCALEOUT_TEST_\w+"  # tests and their fixtures
+    r"SCALEOUT_TEST_\w+|SCALEOUT_PEER"  # tests, their fixtures, and the benchmark's reference server
     # What Kubernetes puts into every pod for a service whose name starts with "scaleout".
     r"|SCALEOUT_(\w+_)?SERVICE_(HOST|PORT(_\w+)?)|SCALEOUT_(\w+_)?PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
 )
