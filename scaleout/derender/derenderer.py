@@ -39,7 +39,9 @@ from scaleout.errors import BadState, StaleState
 from scaleout.parsers import Format
 from scaleout.tokenizer import Tokenizer
 from scaleout.tokenizer.decode_window import (
+    EMPTY,
     decode_next,
+    decode_run,
     dump_window,
     flush_window,
     load_window,
@@ -110,7 +112,7 @@ class Derenderer:
             if ids[at] in self._boundaries:
                 start = at
                 break
-        _, pieces, _ = decode_next(self.tokenizer, open_window(self.tokenizer, ()), ids[start:])
+        _, pieces, _ = decode_next(self.tokenizer, EMPTY, ids[start:])
         return pieces
 
     def thought_is_over(self, prompt_ids: Sequence[int]) -> bool | None:
@@ -218,12 +220,20 @@ class Derenderer:
         ids = delta.token_ids
         silent = self._silent_in(state, delta)
         spoken = ids if silent.isdisjoint(ids) else [one for one in ids if one not in silent]
-        state.window, pieces, counts = decode_next(self.tokenizer, state.window, spoken)
+        simple = delta.logprobs is None and not self._spelled_thoughts
+        run = decode_run(self.tokenizer, state.window, spoken) if simple else None
+        if run is None:
+            state.window, pieces, counts = decode_next(self.tokenizer, state.window, spoken)
+        else:
+            pieces, counts = [Piece(run)], []
         tail = flush_window(self.tokenizer, state.window) if finishing else []
         if state.parser is None or self.format is None:
             text = "".join(piece.text for piece in (*pieces, *tail))
             return ([Content(text)] if text else []), None
-        if self._spelled_thoughts or delta.logprobs is not None:
+        steps: Sequence[tuple[Sequence[Piece], int]]
+        if run is not None:
+            steps = [(pieces, len(spoken))]
+        elif not simple:
             steps = cut_by_id(pieces, counts)
         else:
             # Text between two markers goes to one place, so nothing is lost by reading it at once.

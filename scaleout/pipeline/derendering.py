@@ -78,8 +78,9 @@ def _answer_choice(
     seed: str,
 ) -> ChoiceAnswer:
     state = front.derenderer.begin(request, prompt_ids, seed)
-    given = evolve(choice, prompt=PromptInfo(logprobs=response.prompt_logprobs))
-    return fold([front.derenderer.feed(state, given)])
+    if response.prompt_logprobs is not None:
+        choice = evolve(choice, prompt=PromptInfo(logprobs=response.prompt_logprobs))
+    return fold([front.derenderer.feed(state, choice)])
 
 
 def count_usage(

@@ -48,6 +48,8 @@ def open_window(tokenizer: Tokenizer, prompt_tail_ids: Sequence[int]) -> DecodeW
     tail = [token_id for token_id in prompt_tail_ids[-CONTEXT_IDS:] if tokenizer.piece(token_id) is not None]
     if not tokenizer.reads_tokens_alone:
         return DecodeWindow(ids=tuple(tail), read=len(tail))
+    if not tail or isinstance(tokenizer.texts[tail[-1]], str):
+        return EMPTY
     data = b"".join(tokenizer.token_bytes(token_id) or b"" for token_id in tail)
     # A prompt that ends within a character leaves its start to be completed; older bytes cannot matter.
     data = data[-3:]
@@ -76,6 +78,16 @@ def decode_next(
         else:
             return window, [Piece(text)] if text else [], list(accumulate(map(len, texts)))
     return _decode_bytes(tokenizer, window.pending, ids, texts)
+
+
+def decode_run(tokenizer: Tokenizer, window: DecodeWindow, ids: Sequence[int]) -> str | None:
+    """The text of the next ids where it is one plain piece and leaves `window` as it is, else None: then `decode_next` has more to say."""
+    if window.pending or not tokenizer.reads_tokens_alone or not tokenizer.added_ids.isdisjoint(ids):
+        return None
+    try:
+        return "".join(map(tokenizer.texts.__getitem__, ids))  # type: ignore[arg-type]
+    except TypeError:  # one of them is part of a character
+        return None
 
 
 def flush_window(tokenizer: Tokenizer, window: DecodeWindow) -> list[Piece]:
