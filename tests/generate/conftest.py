@@ -14,6 +14,11 @@ from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions, ThinkingMarkers
 from scaleout.tokenizer import Tokenizer, load_model_files, load_tokenizer
 
+NEEDS_TORCH = ("test_constraint.py", "test_paged_attention.py", "test_sampler.py", "test_torch_engine.py")
+"""Modules that cannot even be imported where render is tested without an engine."""
+
+collect_ignore = [] if find_spec("torch") else list(NEEDS_TORCH)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
