@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from scaleout.core import TokenLogprob
 from scaleout.errors import ConfigError
-from scaleout.generate.attention import PagedAttention
+from scaleout.generate.attention import Kernel, PagedAttention, Stretch
+from scaleout.generate.decode_graphs import DecodeGraphs
+from scaleout.generate.flash_kernel import to_device
 from scaleout.generate.logprobs import describe_prompt
-from scaleout.generate.plan import DecodeGroup, Geometry, Plan, PromptSpan, split_into_groups
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Slice
 from scaleout.generate.sequence import Sampled, Sequence
@@ -21,15 +22,12 @@ from scaleout.generate.weights import close_model
 
 
 class ModelRunner:
-    """The KV cache of all layers is allocated here."""
+    """A model whose attention goes through `kernel`, and a sampler behind it. `graphs` take steps that only decode."""
 
-    def __init__(self, model: PreTrainedModel, attention: PagedAttention, sampler: Sampler, geometry: Geometry) -> None:
-        self.model, self.attention, self.sampler, self.geometry = model, attention, sampler, geometry
-        self.device = geometry.device
-        attention.caches = {
-            layer: (zeros(geometry, shape.kv_heads, shape.key_dim), zeros(geometry, shape.kv_heads, shape.value_dim))
-            for layer, shape in attention.shapes.items()
-        }
+    graphs: DecodeGraphs | None = None
+
+    def __init__(self, model: PreTrainedModel, kernel: Kernel, sampler: Sampler, device: torch.device) -> None:
+        self.model, self.kernel, self.sampler, self.device = model, kernel, sampler, device
 
     @torch.inference_mode()
     def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:
@@ -58,12 +56,16 @@ class ModelRunner:
             return False
 
     def close(self) -> None:
-        self.attention.caches.clear()
+        self.kernel.close()
         close_model(self.model)
 
     def _forward(self, batch: ReadOnly[Slice], wanted: ReadOnly[range]) -> Tensor:
         """Logits of the wanted tokens, [rows, vocab]."""
         ids = [token for work in batch for token in work.sequence.tokens[work.start : work.start + work.count]]
+        stretches = [Stretch(work.start, work.count, work.sequence.blocks) for work in batch]
+        if self.graphs is not None and len(ids) == len(batch) == sum(map(len, wanted)):
+            return self.graphs.run(ids, stretches)
+        self.kernel.prepare(stretches)
         positions = np.concatenate([np.arange(work.start, work.start + work.count) for work in batch])
         offsets = np.cumsum([0, *(work.count for work in batch)])
         keep = [
@@ -71,45 +73,20 @@ class ModelRunner:
             for work, rows, offset in zip(batch, wanted, offsets, strict=False)
             for place in rows
         ]
-        self.attention.plan = self._plan(batch, offsets)
-        output = self.model(
-            input_ids=self._to_device(np.asarray(ids))[None],
-            position_ids=self._to_device(positions)[None],
-            use_cache=False,
-            logits_to_keep=self._to_device(np.asarray(keep, dtype=np.int64)),
+        return self.compute(
+            self._to_device(np.asarray(ids))[None],
+            self._to_device(positions)[None],
+            self._to_device(np.asarray(keep, dtype=np.int64)),
         )
+
+    def compute(self, ids: Tensor, positions: Tensor, keep: Tensor | int = 0) -> Tensor:
+        """`ids`, `positions` int64 [1, tokens] → logits [rows, vocab] of the tokens in `keep`; 0 is all."""
+        output = self.model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep)
         logits: Tensor = output.logits[0]
         return logits
 
-    def _plan(self, batch: ReadOnly[Slice], offsets: np.ndarray) -> Plan:
-        """`batch` has the decoding slices first, the shortest in front."""
-        size = self.geometry.block_size
-        decoding = [work for work in batch if work.count == 1]
-        groups = [
-            DecodeGroup(
-                start=start,
-                end=end,
-                lengths=[work.start + 1 for work in decoding[start:end]],
-                tables=[work.sequence.blocks for work in decoding[start:end]],
-                geometry=self.geometry,
-            )
-            for start, end in split_into_groups([work.start // size + 1 for work in decoding])
-        ]
-        spans = [
-            PromptSpan(
-                int(offset), int(offset) + work.count, work.start + work.count, work.sequence.blocks, self.geometry
-            )
-            for work, offset in zip(batch, offsets, strict=False)
-            if work.count > 1
-        ]
-        slots = []
-        for work in batch:
-            where = np.arange(work.start, work.start + work.count)
-            slots.append(np.asarray(work.sequence.blocks)[where // size] * size + where % size)
-        return Plan(self._to_device(np.concatenate(slots)), groups, spans)
-
     def _to_device(self, numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(numbers).to(self.device, non_blocking=True)
+        return to_device(numbers, self.device)
 
     @staticmethod
     def _wanted_rows(work: Slice) -> range:
@@ -152,12 +129,3 @@ def probe(model: PreTrainedModel, attention: PagedAttention, device: torch.devic
             f"The torch engine cannot run {config.model_type!r}: only {len(attention.shapes)} of its {layers} layers use "
             "attention that can be paged"
         )
-
-
-def zeros(geometry: Geometry, kv_heads: int, dim: int) -> Tensor:
-    """A zeroed cache, [kv_heads, blocks, block_size, dim]. On the CPU its pages cost nothing until they are written."""
-    shape = (kv_heads, geometry.blocks, geometry.block_size, dim)
-    if geometry.device.type != "cpu":
-        return torch.zeros(shape, dtype=geometry.dtype, device=geometry.device)
-    lazy = np.zeros(int(np.prod(shape)), dtype={2: np.int16, 4: np.int32}[geometry.dtype.itemsize])
-    return torch.from_numpy(lazy).view(geometry.dtype).view(shape)

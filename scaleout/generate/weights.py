@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,11 +24,17 @@ DTYPES = {
 
 
 def pick_device(wanted: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
-    available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        raise ConfigError("--device cuda: torch finds no CUDA device; use --device cpu, or install torch with CUDA")
-    return torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and available) else "cpu")
+    """`auto` is the GPU where there is one; `cuda:1` the second."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = wanted.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+        raise ConfigError(f"--device {wanted}: choose auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and torch.cuda.device_count() <= int(number or 0):
+        raise ConfigError(
+            f"--device {wanted}: torch finds {torch.cuda.device_count()} CUDA devices; use --device cpu, or a torch built with CUDA"
+        )
+    return torch.device(wanted)
 
 
 def pick_dtype(wanted: str, config: Any) -> torch.dtype:
@@ -46,19 +53,22 @@ def open_model(
     """Weights from safetensors or GGUF (dequantised). Every layer's attention calls `attention`."""
     name = f"scaleout_paged_{uuid4().hex[:8]}"
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
-    place: dict[str, Any] = {
-        "attn_implementation": name,
-        "local_files_only": True,
-        "dtype": pick_dtype(options.dtype, files.config),
-    }
+    how: dict[str, Any] = {"attn_implementation": name, "dtype": pick_dtype(options.dtype, files.config)}
     if files.gguf is not None:
-        model = AutoModelForCausalLM.from_pretrained(files.gguf.parent, gguf_file=files.gguf.name, **place)
-    elif files.folder is not None:
-        model = AutoModelForCausalLM.from_pretrained(files.folder, **place)
+        model = AutoModelForCausalLM.from_pretrained(
+            files.gguf.parent, gguf_file=files.gguf.name, local_files_only=True, **how
+        )
+    elif files.folder is not None and has_weights(files.folder):
+        model = AutoModelForCausalLM.from_pretrained(files.folder, local_files_only=True, **how)
     else:
-        raise ConfigError(f"The model {files.name!r} has no local files to load weights from")
+        model = AutoModelForCausalLM.from_pretrained(files.name, revision=files.revision, **how)
     ready: PreTrainedModel = torch.nn.Module.to(model, device).train(False).requires_grad_(False)
     return ready
+
+
+def has_weights(folder: Path) -> bool:
+    """False for a hub model of which only the small files were fetched."""
+    return any(path.suffix in (".safetensors", ".bin") for path in folder.iterdir())
 
 
 def close_model(model: PreTrainedModel) -> None:

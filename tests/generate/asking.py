@@ -26,6 +26,7 @@ class Source:
     vocab_size: int
     eos_token_ids: Sequence[int]
     gguf: Path | None = None
+    revision: str | None = None
 
 
 def source(folder: Path, **changes: Any) -> Source:

@@ -6,17 +6,20 @@ import logging
 from collections.abc import Mapping
 
 import torch
+from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from scaleout.errors import ConfigError
-from scaleout.generate.attention import PagedAttention
+from scaleout.generate.attention import Geometry, PagedAttention
+from scaleout.generate.decode_graphs import DecodeGraphs
 from scaleout.generate.engine import Engine, EngineLoop
+from scaleout.generate.flash_kernel import PAGE, FlashKernel, Varlen, agrees, find_varlen, suits
+from scaleout.generate.gather_kernel import GatherKernel
 from scaleout.generate.kv_cache import BlockPool
 from scaleout.generate.memory import available_memory
 from scaleout.generate.model_runner import ModelRunner, probe
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
 from scaleout.generate.packed_linear import pack_linears
-from scaleout.generate.plan import Geometry
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Scheduler
 from scaleout.generate.text_needs import LoadTokenizer
@@ -28,7 +31,8 @@ CPU_SHARE = 0.25
 """Of the free memory, for the KV cache: a CPU shares its memory with everything else on the machine."""
 
 DEFAULTS: Mapping[str, Mapping[str, int]] = {
-    # Beyond a few dozen sequences a CPU is bound by arithmetic: more of them in a step only make everyone wait longer.
+    # Beyond a few dozen sequences a CPU is bound by arithmetic: more of them in a step only make everyone wait longer. The tokens of a
+    # step and a block are such that what one layer works on stays in a core's cache.
     "cpu": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "block_size": 32},
     "cuda": {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "block_size": 16},
 }
@@ -40,34 +44,72 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     disable_progress_bar()  # type: ignore[no-untyped-call]
     device = pick_device(options.device)
     defaults = DEFAULTS[device.type]
-    block_size = options.block_size or defaults["block_size"]
-    max_num_seqs = options.max_num_seqs or defaults["max_num_seqs"]
-    max_model_len = min(options.max_model_len or files.max_model_len, files.max_model_len)
     attention = PagedAttention()
     model = open_model(files, options, attention, device)
     probe(model, attention, device)
-    dtype: torch.dtype = next(model.parameters()).dtype
-    if device.type == "cpu":
-        log.info("%d linear layers packed", pack_linears(model))
-    per_token = kv_bytes_per_token(attention, dtype)
-    blocks = count_blocks(per_token, block_size, device, options, max_model_len, max_num_seqs)
-    log.info("KV cache: %d blocks of %d tokens on %s, %s", blocks, block_size, device, dtype)
-    stats = EngineStats()
-    scheduler = Scheduler(
-        BlockPool(blocks, block_size),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max(options.max_num_batched_tokens or defaults["max_num_batched_tokens"], 1),
-        policy=options.scheduling_policy,
-        stats=stats,
-    )
     limits = EngineLimits(
         vocab_size=files.vocab_size,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
+        max_model_len=min(options.max_model_len or files.max_model_len, files.max_model_len),
+        max_num_seqs=options.max_num_seqs or defaults["max_num_seqs"],
         max_logprobs=options.max_logprobs,
     )
-    runner = ModelRunner(model, attention, Sampler(), Geometry(blocks, block_size, device, dtype))
+    if device.type == "cpu":
+        log.info("%d linear layers packed", pack_linears(model))
+    dtype: torch.dtype = next(model.parameters()).dtype
+    varlen = pick_varlen(model, attention, device, dtype)
+    block_size = options.block_size or (PAGE if varlen else defaults["block_size"])
+    if varlen and block_size % PAGE:
+        log.warning("Blocks of %d tokens are too small for FlashAttention; %d would do", block_size, PAGE)
+        varlen = None
+    blocks = count_blocks(kv_bytes_per_token(attention, dtype), block_size, device, options, limits)
+    log.info("KV cache: %d blocks of %d tokens on %s, %s", blocks, block_size, device, dtype)
+    # One block more than the pool hands out: what padding writes.
+    geometry = Geometry(blocks + 1, block_size, device, dtype)
+    flash = FlashKernel(attention.shapes, geometry, varlen) if varlen else None
+    attention.kernel = flash or GatherKernel(attention.shapes, geometry)
+    runner = ModelRunner(model, attention.kernel, Sampler(), device)
+    if flash is not None:
+        runner.graphs = record_graphs(runner, flash, limits)
+    scheduler = Scheduler(
+        BlockPool(blocks, block_size),
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens or defaults["max_num_batched_tokens"],
+        policy=options.scheduling_policy,
+        stats=EngineStats(),
+    )
     return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids, load_tokenizer)
+
+
+def pick_varlen(
+    model: PreTrainedModel, attention: PagedAttention, device: torch.device, dtype: torch.dtype
+) -> Varlen | None:
+    """FlashAttention, where it fits the model and gives what plain torch gives."""
+    varlen = find_varlen() if device.type == "cuda" and suits(attention.shapes, dtype) else None
+    if varlen is None:
+        return None
+    config = model.config.get_text_config()
+    shape = attention.shapes[0]
+    try:
+        if agrees(varlen, shape, config.num_attention_heads // shape.kv_heads, device, dtype):
+            return varlen
+        log.warning("FlashAttention differs from plain attention on this device: not used")
+    except RuntimeError as error:
+        log.warning("FlashAttention cannot be used on this device: %s", error)
+    return None
+
+
+def record_graphs(runner: ModelRunner, kernel: FlashKernel, limits: EngineLimits) -> DecodeGraphs | None:
+    """None where the model does something that a graph cannot hold."""
+    graphs = DecodeGraphs(
+        runner.compute, kernel, limits.max_num_seqs, limits.max_model_len, scratch=kernel.geometry.blocks - 1
+    )
+    try:
+        with torch.inference_mode():
+            graphs.record()
+    except RuntimeError as error:
+        log.warning("Decoding without CUDA graphs: %s", error)
+        return None
+    return graphs
 
 
 def kv_bytes_per_token(attention: PagedAttention, dtype: torch.dtype) -> int:
@@ -76,15 +118,15 @@ def kv_bytes_per_token(attention: PagedAttention, dtype: torch.dtype) -> int:
 
 
 def count_blocks(
-    per_token: int, block_size: int, device: torch.device, options: EngineOptions, max_model_len: int, max_num_seqs: int
+    per_token: int, block_size: int, device: torch.device, options: EngineOptions, limits: EngineLimits
 ) -> int:
     """As many blocks as the memory holds, no more than every place at full length needs, and at least one full sequence."""
-    longest = -(-max_model_len // block_size)
+    longest = -(-limits.max_model_len // block_size)
     memory = options.kv_cache_memory if options.kv_cache_memory is not None else free_memory(device, options)
-    blocks = min(memory // (per_token * block_size), longest * max_num_seqs)
+    blocks = min(memory // (per_token * block_size), longest * limits.max_num_seqs)
     if blocks < longest:
         raise ConfigError(
-            f"The KV cache has room for {blocks * block_size} tokens, less than one sequence of max_model_len={max_model_len}. "
+            f"The KV cache has room for {blocks * block_size} tokens, less than one sequence of max_model_len={limits.max_model_len}. "
             "Lower --max-model-len or give it more memory."
         )
     return int(blocks)

@@ -1,4 +1,4 @@
-"""Where the tokens of one step lie, and which blocks they look back at. Laid out once, read by every layer."""
+"""Which blocks the tokens of one step look back at. Laid out once, read by every layer."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from attrs import define, field, frozen
+from attrs import define, field
 from torch import Tensor
+
+from scaleout.generate.attention import Geometry, Stretch
 
 SPREAD = 1.5
 """Sequences decode as one group while the longest has no more than this times the blocks of the shortest: the rest is padding."""
-
-
-@frozen
-class Geometry:
-    """The cache's shape, for all layers: `blocks` blocks of `block_size` tokens."""
-
-    blocks: int
-    block_size: int
-    device: torch.device
-    dtype: torch.dtype
 
 
 @define(eq=False)
@@ -85,13 +77,30 @@ class PromptSpan:
         return self._views[key]
 
 
-@define(eq=False)
-class Plan:
-    """`slots`: the cache place of each token, int64 [tokens]: block number * block size + place in the block."""
+def decode_groups(stretches: Sequence[Stretch], geometry: Geometry) -> list[DecodeGroup]:
+    """The stretches of one token, which come first and sorted by length."""
+    decoding = [stretch for stretch in stretches if stretch.count == 1]
+    return [
+        DecodeGroup(
+            start=start,
+            end=end,
+            lengths=[stretch.start + 1 for stretch in decoding[start:end]],
+            tables=[stretch.blocks for stretch in decoding[start:end]],
+            geometry=geometry,
+        )
+        for start, end in split_into_groups([stretch.start // geometry.block_size + 1 for stretch in decoding])
+    ]
 
-    slots: Tensor
-    groups: Sequence[DecodeGroup]
-    spans: Sequence[PromptSpan]
+
+def prompt_spans(stretches: Sequence[Stretch], geometry: Geometry) -> list[PromptSpan]:
+    spans = []
+    offset = 0
+    for stretch in stretches:
+        end = offset + stretch.count
+        if stretch.count > 1:
+            spans.append(PromptSpan(offset, end, stretch.start + stretch.count, stretch.blocks, geometry))
+        offset = end
+    return spans
 
 
 def split_into_groups(block_counts: Sequence[int]) -> list[tuple[int, int]]:
