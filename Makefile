@@ -13,7 +13,7 @@ TOX := $(if $(PYENVS),PATH="$(PYENVS):$$PATH") $(BIN)/tox -q
 OTHERS := $(shell for v in 3.12 3.13; do PATH="$(PYENVS):$$PATH" python$$v -c "" >/dev/null 2>&1 && echo py$$v-render; done | tr -d .)
 RENDER_ENVS := $(if $(OTHERS),$(subst $(eval) ,$(comma),$(OTHERS)),py311-render)
 
-.PHONY: demo serve-demo test engine-test render-test lint format bench clean
+.PHONY: demo serve-demo test models engine-test render-test lint format bench clean
 
 demo: $(READY)
 	@$(BIN)/scaleout demo
@@ -22,7 +22,10 @@ serve-demo: $(READY)
 	@$(BIN)/scaleout demo --serve
 
 # The suite with the engine comes last, so that the run ends with its summary.
-test: lint render-test engine-test
+test: lint models render-test engine-test
+
+models: $(READY)
+	@$(BIN)/python -m tests.fetch_models
 
 engine-test: $(READY)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not peer"

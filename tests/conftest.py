@@ -63,7 +63,7 @@ def _can_write_weights() -> bool:
     return all(importlib.util.find_spec(name) for name in ("torch", "transformers", "gguf", "accelerate"))
 
 
-def _fetch(wanted: Path, name: str, *, weights: bool) -> Path:
+def fetch(wanted: Path, name: str, *, weights: bool) -> Path:
     """Make sure that the file `wanted` of the model `name` is in the cache. Returns its folder."""
     if not wanted.exists():
         shared = _shared_or_skip()
@@ -85,13 +85,13 @@ def shared_folder() -> Path:
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct as one GGUF file."""
     name = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    return _fetch(CACHE / "models" / "smollm2" / name, "smollm2", weights=False) / name
+    return fetch(CACHE / "models" / "smollm2" / name, "smollm2", weights=False) / name
 
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
     """SmolLM2-135M-Instruct as a Hugging Face folder with weights."""
-    return _fetch(CACHE / "models" / "SmolLM2-135M-Instruct" / "model.safetensors", "smollm2", weights=True)
+    return fetch(CACHE / "models" / "SmolLM2-135M-Instruct" / "model.safetensors", "smollm2", weights=True)
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def tiny_model() -> Callable[..., Path]:
 
     def folder(name: str, weights: bool = False) -> Path:
         file = "model.safetensors" if weights else "config.json"
-        return _fetch(CACHE / "models" / f"{name}-tiny" / file, name, weights=weights)
+        return fetch(CACHE / "models" / f"{name}-tiny" / file, name, weights=weights)
 
     return folder
 

@@ -31,9 +31,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def files(backend: str, random_model: Callable[..., Source]) -> Source:
+def files(backend: str, request: pytest.FixtureRequest) -> Source:
     if backend == "echo":
         return Source("echo", None, {}, 100_000, VOCAB, [2])
+    random_model: Callable[..., Source] = request.getfixturevalue("random_model")
     return random_model("llama", max_position_embeddings=20_000, hidden_size=128)
 
 
