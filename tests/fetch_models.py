@@ -1,6 +1,6 @@
 """Put the small model into the cache before anything is tested: environments without torch can read it, but not write it.
 
-    python -m tests.fetch_models
+python -m tests.fetch_models
 """
 
 from __future__ import annotations
