@@ -92,6 +92,7 @@ def make_app(
     app.cleanup_ctx.append(worker_threads)
     app.cleanup_ctx.append(loaded_stages(load_in_background))
     if config.engine_backend is not None:
+        app.cleanup_ctx.append(engine_loop)
         app.on_shutdown.append(end_streams)
     if config.mode is Mode.STANDARD and not config.scale_out:
         LOG.info(SWITCH_HINT)
@@ -121,9 +122,14 @@ def loaded_stages(in_background: bool) -> Callable[[web.Application], AsyncItera
         if not in_background:
             await app[LOADING]
         yield
-        await app[STAGES].close()
 
     return stages
+
+
+async def engine_loop(app: web.Application) -> AsyncIterator[None]:
+    """The engine, which `Stages.open` starts behind the model files, ends with the application."""
+    yield
+    await app[STAGES].close()
 
 
 async def end_streams(app: web.Application) -> None:

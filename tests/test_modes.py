@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from serving import serving
 
-from scaleout.app import end_streams, make_app
+from scaleout.app import end_streams, engine_loop, make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
 from scaleout.routes import ROUTES, SCALE_OUT, SWITCH_HINT, hints, route_tables
 
@@ -135,4 +135,4 @@ def test_dedicated_servers_say_who_serves_the_coupled_routes(model: str) -> None
 def test_only_modes_with_an_engine_open_one(model: str) -> None:
     for mode in Mode:
         app = make_app(ModeConfig(mode, model=model, engine=EngineOptions() if mode is Mode.RENDER_ONLY else ECHO))
-        assert (end_streams in app.on_shutdown) == (mode is not Mode.RENDER_ONLY)
+        assert (engine_loop in app.cleanup_ctx) == (end_streams in app.on_shutdown) == (mode is not Mode.RENDER_ONLY)
