@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
+from mmap import mmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -127,5 +129,6 @@ def zeros(shape: tuple[int, ...], geometry: Geometry) -> Tensor:
     """A zeroed cache. On the CPU its pages cost nothing until they are written."""
     if geometry.device.type != "cpu":
         return torch.zeros(shape, dtype=geometry.dtype, device=geometry.device)
-    lazy = np.zeros(int(np.prod(shape)), dtype={2: np.int16, 4: np.int32}[geometry.dtype.itemsize])
-    return torch.from_numpy(lazy).view(geometry.dtype).view(shape)
+    # Not by numpy: it asks for huge pages, of which each layer and head would zero one for its first token.
+    pages = mmap(-1, prod(shape) * geometry.dtype.itemsize)
+    return torch.frombuffer(pages, dtype=geometry.dtype).view(shape)

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Protocol
 from uuid import uuid4
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from scaleout.core import GenerateRequest, TokenDelta
 from scaleout.errors import ConfigError, EngineFailed, Overloaded
@@ -152,7 +152,8 @@ class EngineLoop:
             raise EngineFailed(self._ended, dead=True)
 
     def stats(self) -> EngineStats:
-        return self._scheduler.stats
+        now = self._scheduler.stats
+        return evolve(now, finished=dict(now.finished))
 
     async def close(self, grace: float = 0) -> None:
         self._drained = asyncio.Event()
@@ -191,6 +192,8 @@ class EngineLoop:
     def step(self) -> None:
         """Schedule, run and sample, deliver: the whole engine."""
         batch = self._scheduler.schedule()
+        if not batch:
+            raise RuntimeError("requests wait, and none of them can ever be scheduled")
         self._scheduler.stats.steps += 1
         try:
             sampled = self._runner.run(batch)

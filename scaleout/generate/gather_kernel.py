@@ -81,8 +81,9 @@ def read(query: Tensor, keys: Tensor, values: Tensor, span: PromptSpan, look: Lo
     first_key, rows = span.view(kv_heads, look.window)
     seen_keys = gather(keys, rows).view(kv_heads, -1, dim).transpose(1, 2)
     seen_values = gather(values, rows).view(kv_heads, seen_keys.shape[2], -1)
-    for start in range(0, count, ROWS):
-        end = min(start + ROWS, count)
+    at_once = count if count <= 2 * ROWS else ROWS
+    for start in range(0, count, at_once):
+        end = min(start + at_once, count)
         last = span.length - count + end - first_key
         first = 0 if look.window is None else max(0, last - (end - start) - look.window + 1)
         few = query[:, start:end].reshape(kv_heads, heads // kv_heads * (end - start), dim)

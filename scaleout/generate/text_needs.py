@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from scaleout.core import GenerateRequest
-from scaleout.errors import NotSupported
+from scaleout.errors import ConfigError, NotSupported
 from scaleout.generate.options import ThinkingMarkers
 
 if TYPE_CHECKING:
@@ -79,7 +79,12 @@ class TextSide:
             if self._tokenizer is None:
                 if self.load_tokenizer is None:
                     raise NotSupported("The request needs a tokenizer, which this server does not have.")
-                self._tokenizer = self.load_tokenizer()
+                try:
+                    self._tokenizer = self.load_tokenizer()
+                except ConfigError as error:
+                    raise NotSupported(
+                        f"The request needs a tokenizer, and this model's cannot be used: {error}"
+                    ) from error
             return self._tokenizer
 
     def _compiler(self) -> Constraints:
