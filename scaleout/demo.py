@@ -107,12 +107,12 @@ def run_demo(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo like Ctrl-C does, so that its servers are stopped then too."""
+    """These end the demo and its servers like Ctrl-C does, which itself is ignored in jobs that a script starts in the background."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
