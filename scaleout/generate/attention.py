@@ -27,7 +27,7 @@ class LayerShape:
 
 @frozen
 class Geometry:
-    """The cache's shape, for all layers: `blocks` blocks of `block_size` tokens."""
+    """The cache's shape, for all layers: `blocks` blocks of `block_size` tokens, of which the last is nobody's."""
 
     blocks: int
     block_size: int
@@ -57,8 +57,11 @@ class Look:
 class Kernel(Protocol):
     """Writes keys and values to the cache and attends to it. One step at a time."""
 
-    def prepare(self, stretches: Sequence[Stretch]) -> None:
-        """The step's tokens lie one stretch after another, those of a single token first, the shortest sequence in front."""
+    def prepare(self, stretches: Sequence[Stretch], padding: int = 0) -> None:
+        """The step's tokens lie one stretch after another, those of a single token first, the shortest sequence in front.
+
+        `padding` tokens behind them belong to nobody: they write to the last block, and what they read is of no interest.
+        """
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, look: Look) -> Tensor:
         """`query` [heads, tokens, key_dim], `key`/`value` [kv_heads, tokens, dim] → [tokens, heads, value_dim]."""
@@ -116,13 +119,14 @@ def check_arguments(mask: Tensor | None, others: Mapping[str, Any]) -> None:
         )
 
 
-def slots_of(stretches: Sequence[Stretch], block_size: int) -> np.ndarray:
+def slots_of(stretches: Sequence[Stretch], geometry: Geometry, padding: int = 0) -> np.ndarray:
     """The cache place of each token, int64: block number * block size + place in the block."""
+    block_size = geometry.block_size
     slots = []
     for stretch in stretches:
         where = np.arange(stretch.start, stretch.start + stretch.count)
         slots.append(np.asarray(stretch.blocks, dtype=np.int64)[where // block_size] * block_size + where % block_size)
-    return np.concatenate(slots)
+    return np.concatenate([*slots, np.full(padding, (geometry.blocks - 1) * block_size)])
 
 
 def zeros(shape: tuple[int, ...], geometry: Geometry) -> Tensor:

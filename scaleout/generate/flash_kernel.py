@@ -59,7 +59,8 @@ class FlashKernel:
         }
         self.step: FlashStep | None = None
 
-    def prepare(self, stretches: Sequence[Stretch]) -> None:
+    def prepare(self, stretches: Sequence[Stretch], padding: int = 0) -> None:
+        assert not padding, "rows that no sequence owns are for recorded steps, which lay out their own"
         device, size = self.geometry.device, self.geometry.block_size
         counts = [stretch.count for stretch in stretches]
         lengths = [stretch.start + stretch.count for stretch in stretches]
@@ -68,7 +69,7 @@ class FlashKernel:
             used = -(-length // size)
             tables[row, :used] = stretch.blocks[:used]
         self.step = FlashStep(
-            slots=to_device(slots_of(stretches, size), device),
+            slots=to_device(slots_of(stretches, self.geometry), device),
             starts=to_device(np.cumsum([0, *counts], dtype=np.int32), device),
             lengths=to_device(np.asarray(lengths, dtype=np.int32), device),
             tables=to_device(tables, device),

@@ -33,11 +33,13 @@ class GatherKernel:
             for layer, shape in shapes.items()
         }
         self._slots = torch.zeros(0, dtype=torch.int64)
+        self._padding = 0
         self._groups: Sequence[DecodeGroup] = ()
         self._spans: Sequence[PromptSpan] = ()
 
-    def prepare(self, stretches: Sequence[Stretch]) -> None:
-        self._slots = torch.from_numpy(slots_of(stretches, self.geometry.block_size)).to(self.geometry.device)
+    def prepare(self, stretches: Sequence[Stretch], padding: int = 0) -> None:
+        self._slots = torch.from_numpy(slots_of(stretches, self.geometry, padding)).to(self.geometry.device)
+        self._padding = padding
         self._groups = decode_groups(stretches, self.geometry)
         self._spans = prompt_spans(stretches, self.geometry)
 
@@ -47,6 +49,7 @@ class GatherKernel:
         values.flatten(1, 2).index_copy_(1, self._slots, value)
         query = query * look.scale
         out = query.new_empty(query.shape[1], query.shape[0], values.shape[3])
+        out[len(out) - self._padding :] = 0
         for group in self._groups:
             out[group.start : group.end] = decode(query[:, group.start : group.end], keys, values, group, look)
         for span in self._spans:

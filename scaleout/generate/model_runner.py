@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
 
 import numpy as np
@@ -22,12 +23,22 @@ from scaleout.generate.weights import close_model
 
 
 class ModelRunner:
-    """A model whose attention goes through `kernel`, and a sampler behind it. `graphs` take steps that only decode."""
+    """A model whose attention goes through `kernel`, and a sampler behind it.
+
+    `rows` says how many tokens a step computes for so many that it has. `graphs` take steps that only decode.
+    """
 
     graphs: DecodeGraphs | None = None
 
-    def __init__(self, model: PreTrainedModel, kernel: Kernel, sampler: Sampler, device: torch.device) -> None:
-        self.model, self.kernel, self.sampler, self.device = model, kernel, sampler, device
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        kernel: Kernel,
+        sampler: Sampler,
+        device: torch.device,
+        rows: Callable[[int], int] = int,
+    ) -> None:
+        self.model, self.kernel, self.sampler, self.device, self.rows = model, kernel, sampler, device, rows
 
     @torch.inference_mode()
     def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:
@@ -65,8 +76,12 @@ class ModelRunner:
         stretches = [Stretch(work.start, work.count, work.sequence.blocks) for work in batch]
         if self.graphs is not None and len(ids) == len(batch) == sum(map(len, wanted)):
             return self.graphs.run(ids, stretches)
-        self.kernel.prepare(stretches)
-        positions = np.concatenate([np.arange(work.start, work.start + work.count) for work in batch])
+        padding = self.rows(len(ids)) - len(ids)
+        self.kernel.prepare(stretches, padding)
+        ids += [0] * padding
+        positions = np.concatenate(
+            [*(np.arange(work.start, work.start + work.count) for work in batch), np.zeros(padding, dtype=np.int64)]
+        )
         offsets = np.cumsum([0, *(work.count for work in batch)])
         keep = [
             int(offset) + place - work.start

@@ -18,6 +18,12 @@ SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names under which transformers' models keep layers that read one input, in the order they are called."""
 
 
+def round_up(rows: int) -> int:
+    """As many rows as a step should compute. Each number of rows has kernels of its own: a millisecond and half a megabyte apiece."""
+    step = 1 if rows <= 16 else 4 if rows <= 64 else 16
+    return -(-rows // step) * step
+
+
 class PackedLinear(nn.Module):
     """One or more `nn.Linear` as one, on oneDNN's own weight layout. Same numbers up to the order of sums."""
 
