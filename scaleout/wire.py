@@ -22,6 +22,7 @@ from scaleout.core import (
     Usage,
 )
 from scaleout.errors import BadRequest
+from scaleout.feature_wire import read_features, write_features
 
 # The peer writes these even at their defaults; `max_tokens` it forgets at 16, which its engine then reads as "no limit".
 _ALWAYS = frozenset(
@@ -44,7 +45,7 @@ _ALWAYS = frozenset(
 _GREEDY_DROPS = frozenset(("top_p", "min_p", "top_k"))
 _ON_REQUEST = frozenset(("assistant_tokens_mask", "spans", "derender_state"))
 _DEFAULTS = [(a.name, a.default) for a in fields(SamplingParams)]
-_REQUEST_FIELDS = [a.name for a in fields(GenerateRequest)]
+_REQUEST_FIELDS = [a.name for a in fields(GenerateRequest) if a.name != "trace_headers"]
 MAX_BIAS = 100.0
 
 
@@ -73,6 +74,8 @@ def write_generate_request(request: GenerateRequest) -> dict[str, Json]:
     wire["sampling_params"] = write_sampling_params(request.sampling_params)
     if request.stream_options is not None:
         wire["stream_options"] = codec.unstructure(request.stream_options)
+    if request.features is not None:
+        wire["features"] = write_features(request.features)
     return wire
 
 
@@ -105,6 +108,7 @@ def read_logit_bias(value: Json) -> dict[int, float]:
 
 def _prepare_generate_request(wire: dict[str, Json]) -> dict[str, Json]:
     values = codec.drop_nulls(wire)
+    values.pop("trace_headers", None)
     ids = values.get("token_ids")
     if ids == []:
         raise Unfit("List should have at least 1 item after validation, not 0", ".token_ids")
@@ -118,6 +122,12 @@ def _prepare_generate_request(wire: dict[str, Json]) -> dict[str, Json]:
         check_cache_salt(salt)
     if values.get("content_parts") is not None and values.get("features") is not None:
         raise Unfit("Value error, content_parts and features are mutually exclusive")
+    if "features" in values:
+        elsewhere = bool(values.get("ec_transfer_params"))
+        tokens = len(ids) if isinstance(ids, list) else 0
+        values["features"] = codec.read_member(
+            values, "features", lambda f: read_features(f, tokens, elsewhere=elsewhere)
+        )
     return values
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from scaleout.core.features import Features
 from scaleout.core.requests import StreamOptions
 from scaleout.core.values import Json, TokenIds
 
@@ -65,7 +66,7 @@ class GenerateRequest:
     request_id: str
     token_ids: TokenIds
     token_offsets: Sequence[Sequence[int]] | None = None
-    features: Mapping[str, Json] | None = None
+    features: Features | None = None
     content_parts: Sequence[Mapping[str, Json]] | None = None
     sampling_params: SamplingParams = field(factory=SamplingParams)
     model: str | None = None
@@ -83,6 +84,8 @@ class GenerateRequest:
     """1 where the model would have sampled the token; same length as `token_ids`. On request only, like the two below."""
     spans: Sequence[Mapping[str, Json]] | None = None
     derender_state: Mapping[str, Json] | None = None
+    trace_headers: Mapping[str, str] | None = None
+    """W3C trace context of the call, for an engine elsewhere: it travels as headers, never in the body."""
 
 
 @frozen
