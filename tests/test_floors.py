@@ -16,7 +16,7 @@ ROOT = Path(scaleout.__file__).parent
 
 FLOORS = {
     0: {"core", "errors", "config"},
-    1: {"parsers", "tokenizer", "codec", "wire"},
+    1: {"parsers", "tokenizer", "codec", "wire", "feature_wire", "sse_reader"},
     2: {"render", "generate", "derender", "dialects"},
     3: {"pipeline"},
     4: {"routes"},
@@ -27,7 +27,7 @@ FLOOR_OF = {part: floor for floor, parts in FLOORS.items() for part in parts}
 ONLY_IN = {
     "torch": ("generate/",),
     "jinja2": ("render/chat_template.py",),
-    "aiohttp": ("routes/", "app.py", "cli.py", "generate/backends/remote.py"),
+    "aiohttp": ("routes/", "app.py", "cli.py", "generate/remote/link.py"),
     "cattrs": ("codec.py",),
 }
 """Library → where it may be imported, as beginnings of paths below `scaleout/`."""

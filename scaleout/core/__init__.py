@@ -16,6 +16,7 @@ from scaleout.core.answers import (
     ToolStart,
     ToolStatus,
 )
+from scaleout.core.features import Features, Field, MediaFeature, Source, Tensor
 from scaleout.core.requests import (
     ChatRequest,
     CompletionRequest,
@@ -53,10 +54,13 @@ __all__ = [
     "DecodedLogprob",
     "DecodedPosition",
     "Event",
+    "Features",
+    "Field",
     "GenerateChunk",
     "GenerateRequest",
     "GenerateResponse",
     "Json",
+    "MediaFeature",
     "Message",
     "Part",
     "Piece",
@@ -67,7 +71,9 @@ __all__ = [
     "RequestOptions",
     "SamplingParams",
     "SamplingWishes",
+    "Source",
     "StreamOptions",
+    "Tensor",
     "TokenDelta",
     "TokenIds",
     "TokenLogprob",

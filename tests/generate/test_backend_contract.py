@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from asking import Source, ask, ask_one, opened
 
-from scaleout.core import GenerateRequest, SamplingParams
+from scaleout.core import Features, GenerateRequest, MediaFeature, SamplingParams
 from scaleout.errors import BadRequest, EngineFailed, NotSupported, Overloaded, RequestError
 from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions
@@ -202,8 +202,7 @@ async def test_bad_requests_never_reach_the_loop(
 
 async def test_a_text_model_takes_no_pictures(engine: Engine) -> None:
     with pytest.raises(NotSupported, match="multimodal"):
-        await ask(engine, PROMPT, request={"features": {"mm_hashes": {"image": ["x"]}}})
-    assert await ask(engine, PROMPT, max_tokens=1, request={"features": {"mm_hashes": {}, "mm_placeholders": {}}})
+        await ask(engine, PROMPT, request={"features": Features([MediaFeature("image", "x", 0, 1)])})
 
 
 async def test_a_full_queue_refuses_at_once(engine: Engine) -> None:
