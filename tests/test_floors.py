@@ -16,7 +16,7 @@ ROOT = Path(scaleout.__file__).parent
 
 FLOORS = {
     0: {"core", "errors", "config"},
-    1: {"parsers", "tokenizer", "codec", "wire", "feature_wire", "sse_reader"},
+    1: {"parsers", "tokenizer", "codec", "wire", "result_wire", "feature_wire", "sse_reader"},
     2: {"render", "generate", "derender", "dialects"},
     3: {"pipeline"},
     4: {"routes"},

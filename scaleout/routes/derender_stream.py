@@ -34,8 +34,8 @@ from scaleout.routes.derender_context import (
 )
 from scaleout.routes.keys import CONFIG, METRICS, STAGES
 from scaleout.routes.sse import EventStream, frame
-from scaleout.routes.sse_reader import EventReader, EventTooLong, ServerEvent
 from scaleout.routes.work import run
+from scaleout.sse_reader import EventReader, EventTooLong, ServerEvent
 
 EVENT_STREAM = "text/event-stream"
 CONTEXT = "context"

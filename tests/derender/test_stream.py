@@ -17,7 +17,7 @@ from serving import Server, until
 from scaleout.dialects import DIALECTS, chat
 from scaleout.routes.derender_stream import StreamedAnswer
 from scaleout.routes.keys import LIFECYCLE, STAGES
-from scaleout.routes.sse_reader import EventReader
+from scaleout.sse_reader import EventReader
 from tests.derender.piping import (
     DONE,
     SAME,

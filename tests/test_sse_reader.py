@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.routes.sse import frame
-from scaleout.routes.sse_reader import EventReader, EventTooLong, ServerEvent
+from scaleout.sse_reader import EventReader, EventTooLong, ServerEvent
 
 LIMIT = 64
 
