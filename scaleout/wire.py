@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from attrs import fields
 
@@ -199,32 +198,6 @@ def write_prompt_logprobs(given: PromptLogprobs | None, spell: Callable[[int], s
     ]
 
 
-def read_prompt_logprobs(value: Json, _: Any = None) -> list[dict[int, TokenLogprob] | None]:
-    """The inverse of `write_prompt_logprobs`."""
-    positions: list[dict[int, TokenLogprob] | None] = []
-    for i, entry in enumerate(codec.expect_list(value)):
-        try:
-            positions.append(None if entry is None else _read_prompt_position(entry))
-        except Unfit as e:
-            raise Unfit(str(e), f".{i}{e.path}") from None
-    return positions
-
-
-def _read_prompt_position(entry: Json) -> dict[int, TokenLogprob]:
-    position = {}
-    for key, one in read_object(entry).items():
-        try:
-            token_id = read_int(key)
-            rank = read_object(one).get("rank")
-            logprob = TokenLogprob(token_id, read_float(one.get("logprob")), None if rank is None else read_int(rank))
-        except Unfit as e:
-            raise Unfit(str(e), f".{key}") from None
-        if token_id < 0:
-            raise Unfit("Input should be greater than or equal to 0", f".{key}")
-        position[token_id] = logprob
-    return position
-
-
 def _write_choice(delta: TokenDelta) -> dict[str, Json]:
     return {
         "index": delta.index,
@@ -296,103 +269,5 @@ def write_generate_chunk(chunk: GenerateChunk, tokens_so_far: int = 0) -> dict[s
     return wire
 
 
-# ---------------------------------------------------------------------------------------------- reading results
-
-
-def read_logprobs(value: Json, _: Any = None) -> list[PositionLogprobs] | None:
-    """The wire form of `write_logprobs`; an entry without a top list has none."""
-    content = read_object(value).get("content")
-    if content is None:
-        return None
-    if not isinstance(content, list):
-        raise Unfit("Input should be a valid list", ".content")
-    positions = []
-    for i, entry in enumerate(content):
-        at = f".content.{i}"
-        try:
-            top = read_object(entry).get("top_logprobs") or []
-            if not isinstance(top, list):
-                raise Unfit("Input should be a valid list", ".top_logprobs")
-            positions.append(PositionLogprobs(_read_logprob(entry), [_read_logprob(t) for t in top]))
-        except Unfit as e:
-            raise Unfit(str(e), at + e.path) from None
-    return positions
-
-
-def _read_logprob(entry: Json) -> TokenLogprob:
-    token_id = read_int(read_object(entry).get("token_id"))
-    if token_id < 0:
-        raise Unfit("Input should be greater than or equal to 0", ".token_id")
-    rank = entry.get("rank")
-    return TokenLogprob(token_id, read_float(entry.get("logprob")), None if rank is None else read_int(rank))
-
-
-def _prepare_choice(wire: dict[str, Json]) -> dict[str, Json]:
-    values = {key: wire.get(key) for key in ("index", "token_ids", "logprobs", "finish_reason", "stop_reason")}
-    if values["index"] is None:
-        values["index"] = 0
-    if values["token_ids"] is None:
-        values["token_ids"] = []
-    if values.get("logprobs") is not None:
-        try:
-            values["logprobs"] = read_logprobs(values["logprobs"])
-        except Unfit as e:
-            raise Unfit(str(e), ".logprobs" + e.path) from None
-    return values
-
-
-def _prepare_usage(wire: dict[str, Json]) -> dict[str, Json]:
-    values = codec.drop_nulls(wire)
-    for detail, name in (("prompt_tokens_details", "cached_tokens"), ("completion_tokens_details", "reasoning_tokens")):
-        if isinstance(values.get(detail), Mapping):
-            values[name] = values[detail].get(name)
-    for name in ("prompt_tokens", "completion_tokens"):
-        if name in values and not 0 <= codec.read_member(values, name, read_int) < 2**53:
-            raise Unfit("Input should be between 0 and 2^53", f".{name}")
-    return values
-
-
-def _prepare_response(wire: dict[str, Json]) -> dict[str, Json]:
-    if wire.get("output_mode", "tokens") != "tokens":
-        raise Unfit("Input should be 'tokens': text cannot be derendered", ".output_mode")
-    values = codec.drop_nulls(wire)
-    values.setdefault("request_id", "")
-    values["choices"] = [
-        {"finish_reason": "stop", **choice} if isinstance(choice, dict) else choice
-        for choice in codec.expect_list(values.get("choices", []), ".choices")
-    ]
-    return values
-
-
-def _prepare_chunk(wire: dict[str, Json]) -> dict[str, Json]:
-    values = codec.drop_nulls(wire)
-    values.setdefault("request_id", None)
-    values.setdefault("choices", [])
-    return values
-
-
-def _read_stop_reason(value: Json, _: Any) -> int | str | None:
-    if value is None or type(value) in (int, str):
-        return value  # type: ignore[no-any-return]
-    raise Unfit("Input should be a valid integer or string")
-
-
-codec.accept(Sequence[PositionLogprobs], lambda value, _: value)
-codec.accept(PromptLogprobs, read_prompt_logprobs)
-codec.accept(int | str | None, _read_stop_reason)
 codec.prepare(SamplingParams, _prepare_sampling_params)
 codec.prepare(GenerateRequest, _prepare_generate_request)
-codec.prepare(TokenDelta, _prepare_choice)
-codec.prepare(Usage, _prepare_usage)
-codec.prepare(GenerateResponse, _prepare_response)
-codec.prepare(GenerateChunk, _prepare_chunk)
-
-
-def read_generate_response(body: Json, path: str = "body") -> GenerateResponse:
-    """A result as an engine wrote it; missing keys have their defaults. Raises `InvalidField`."""
-    return codec.structure(body, GenerateResponse, path)
-
-
-def read_generate_chunk(body: Json, path: str = "body") -> GenerateChunk:
-    """One event of an engine's stream. Raises `InvalidField`."""
-    return codec.structure(body, GenerateChunk, path)

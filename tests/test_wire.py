@@ -27,13 +27,11 @@ from scaleout.core import (
     Usage,
 )
 from scaleout.errors import BadRequest, InvalidField
+from scaleout.result_wire import read_generate_chunk, read_generate_response, read_prompt_logprobs
 from scaleout.wire import (
     check_cache_salt,
-    read_generate_chunk,
     read_generate_request,
-    read_generate_response,
     read_logit_bias,
-    read_prompt_logprobs,
     write_generate_chunk,
     write_generate_request,
     write_generate_response,
@@ -139,9 +137,16 @@ def test_a_request_survives_the_wire(request: GenerateRequest) -> None:
 @given(requests)
 def test_every_key_is_written_and_extensions_only_where_asked_for(request: GenerateRequest) -> None:
     wire = write_generate_request(evolve(request, assistant_tokens_mask=None))
-    extensions = {"assistant_tokens_mask", "spans", "derender_state"}
-    assert list(wire) == [a.name for a in fields(GenerateRequest) if a.name not in extensions]
+    not_on_the_wire = {"assistant_tokens_mask", "spans", "derender_state", "trace_headers"}
+    assert list(wire) == [a.name for a in fields(GenerateRequest) if a.name not in not_on_the_wire]
     assert "max_tokens" in wire["sampling_params"]
+
+
+@given(requests)
+def test_the_trace_is_no_part_of_a_body(request: GenerateRequest) -> None:
+    traced = evolve(request, trace_headers={"traceparent": "00-1-2-01"})
+    assert write_generate_request(traced) == write_generate_request(request)
+    assert read_generate_request({**write_generate_request(request), "trace_headers": {"a": "b"}}).trace_headers is None
 
 
 @given(params)

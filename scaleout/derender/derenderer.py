@@ -40,8 +40,9 @@ from scaleout.parsers import Format
 from scaleout.tokenizer import Tokenizer
 from scaleout.tokenizer.decode_window import (
     EMPTY,
+    Step,
     decode_next,
-    decode_run,
+    decode_steps,
     dump_window,
     flush_window,
     load_window,
@@ -88,21 +89,22 @@ class Derenderer:
         window = open_window(self.tokenizer, ids)
         if request is None:
             return DerenderState(Context(seed=seed), window)
-        chat = isinstance(request, ChatRequest)
+        chat = request if isinstance(request, ChatRequest) else None
         context = Context(
             seed=seed,
-            parsed=chat and self.format is not None,
+            parsed=chat is not None and self.format is not None,
             skip_special=request.sampling.skip_special_tokens,
             stops=request.sampling.stop,
             include_stop=request.sampling.include_stop_str_in_output,
+            parallel_calls=chat is None or chat.parallel_tool_calls,
+            show_reasoning=chat is None or chat.include_reasoning,
         )
-        if not isinstance(request, ChatRequest):
+        if chat is None:
             return DerenderState(context, window, echo=ids if request.options.echo else ())
-        context = evolve(context, parallel_calls=request.parallel_tool_calls, show_reasoning=request.include_reasoning)
         if self.format is None:
             return DerenderState(context, window)
-        calls = bool(request.tools) and (request.tool_choice is None or request.tool_choice.mode != "none")
-        parser = parsers.begin(self.format, self._tail(ids), tools=request.tools or (), calls=calls)
+        calls = bool(chat.tools) and (chat.tool_choice is None or chat.tool_choice.mode != "none")
+        parser = parsers.begin(self.format, self._tail(ids), tools=chat.tools or (), calls=calls)
         return DerenderState(context, window, parser)
 
     def _tail(self, ids: Sequence[int]) -> list[Piece]:
@@ -217,50 +219,51 @@ class Derenderer:
 
     def _read(self, state: DerenderState, delta: TokenDelta, finishing: bool) -> tuple[list[Event], list[Place] | None]:
         """Decode and parse. Beside the events, where each id's text went; None where nothing is parsed."""
-        ids = delta.token_ids
-        silent = self._silent_in(state, delta)
-        spoken = ids if silent.isdisjoint(ids) else [one for one in ids if one not in silent]
-        simple = delta.logprobs is None and not self._spelled_thoughts
-        run = decode_run(self.tokenizer, state.window, spoken) if simple else None
-        if run is None:
-            state.window, pieces, counts = decode_next(self.tokenizer, state.window, spoken)
-        else:
-            pieces, counts = [Piece(run)], []
+        steps = self._decode(state, delta)
         tail = flush_window(self.tokenizer, state.window) if finishing else []
         if state.parser is None or self.format is None:
-            text = "".join(piece.text for piece in (*pieces, *tail))
+            pieces = [piece for step, _ in steps for piece in step or ()] + tail
+            text = "".join([piece.text for piece in pieces])
             return ([Content(text)] if text else []), None
-        steps: Sequence[tuple[Sequence[Piece], int]]
-        if run is not None:
-            steps = [(pieces, len(spoken))]
-        elif not simple:
-            steps = cut_by_id(pieces, counts)
-        else:
-            # Text between two markers goes to one place, so nothing is lost by reading it at once.
-            steps = [([piece], count) for piece, count in zip(pieces, count_ids(pieces, counts), strict=True)]
         events, places = self._feed(self.format, state, steps)
-        places += [parsers.place(self.format, state.parser)] * (len(spoken) - len(places))
-        if len(spoken) != len(ids):
-            told = iter(places)
-            places = ["content" if one in silent else next(told) for one in ids]
         if finishing:
-            state.parser, more = parsers.feed(self.format, state.parser, tail)
-            events += more + parsers.finish(self.format, state.parser)
+            if tail:
+                state.parser, more = parsers.feed(self.format, state.parser, tail)
+                events += more
+            events += parsers.finish(self.format, state.parser)
         return self._settle(state, delta.index, events), places
 
-    def _feed(
-        self, format: Format, state: DerenderState, steps: Sequence[tuple[Sequence[Piece], int]]
-    ) -> tuple[list[Event], list[Place]]:
+    def _decode(self, state: DerenderState, delta: TokenDelta) -> list[Step]:
+        """The delta's ids as pieces for the parser, in as few steps as tell where each id's text goes."""
+        ids = delta.token_ids
+        silent = self._silent_in(state, delta)
+        simple = delta.logprobs is None and not self._spelled_thoughts
+        if simple and self.tokenizer.reads_tokens_alone and silent <= self.tokenizer.added_ids:
+            state.window, steps = decode_steps(self.tokenizer, state.window, ids, silent)
+            return steps
+        spoken = ids if silent.isdisjoint(ids) else [one for one in ids if one not in silent]
+        state.window, pieces, counts = decode_next(self.tokenizer, state.window, spoken)
+        if simple and len(spoken) == len(ids):
+            # Text between two markers goes to one place, so nothing is lost by reading it at once.
+            return count_ids(pieces, counts)
+        by_id = iter(cut_by_id(pieces, counts))
+        return [(None, 1) if one in silent else next(by_id) for one in ids]
+
+    def _feed(self, format: Format, state: DerenderState, steps: Sequence[Step]) -> tuple[list[Event], list[Place]]:
         """Feed pieces with how many ids they stand for. Markers belong to what they open and close."""
         assert state.parser is not None
         events: list[Event] = []
         places: list[Place] = []
         place = parsers.place(format, state.parser)
         for pieces, ids in steps:
+            if pieces is None:
+                places += ["content"] * ids
+                continue
             began = place
-            state.parser, more = parsers.feed(format, state.parser, pieces)
-            events += more
-            place = parsers.place(format, state.parser)
+            if pieces:
+                state.parser, more = parsers.feed(format, state.parser, pieces)
+                events += more
+                place = parsers.place(format, state.parser)
             places += [max(began, place, key=WEIGHTS.__getitem__)] * ids
         return events, places
 

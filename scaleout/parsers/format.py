@@ -8,7 +8,8 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from scaleout.parsers.body import Body, Opening, Opens, bodies_of
-from scaleout.parsers.stream import Alphabet
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.stream import Alphabet, Markers
 from scaleout.parsers.table import Table, build_table
 
 
@@ -37,7 +38,8 @@ class Calls:
     opens a call as the first visible characters of the message. `close`: markers that are dropped when nothing is open; the `outer`
     ones end a failed region (FORMATS R6). `bodies`: further bodies, which others lead to.
     `strays`: regions of text between calls, with the markers that are dropped there and lead back to content. `fences`: the same, for
-    markers that count only directly behind the call.
+    markers that count only directly behind the call. `shapes`: how calls are demanded of an engine; the first one counts whose tokens
+    the vocabulary has.
     """
 
     open: Opens = field(factory=dict)
@@ -48,6 +50,7 @@ class Calls:
     bodies: tuple[Body, ...] = ()
     strays: Mapping[str, tuple[str, ...]] = field(factory=dict)
     fences: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    shapes: tuple[CallShape, ...] = ()
 
     @property
     def openings(self) -> list[Body | Opening]:
@@ -85,16 +88,25 @@ class Format:
     alphabet: Alphabet = field(init=False, repr=False, eq=False)
     tables: tuple[Table, Table] = field(init=False, repr=False, eq=False)
     """Regions by name: without calls, and with them."""
+    bounds: Markers = field(init=False, repr=False, eq=False)
+    """What opens and closes thoughts, as it looks in the stream."""
+    openers: frozenset[str] = field(init=False, repr=False, eq=False)
+    """Those of `bounds` that open one."""
+    types: str = field(init=False, repr=False, eq=False)
+    """What its bodies need of the tools' schemas: see `Body.types`."""
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "alphabet", Alphabet.of(self.tokens, self.end_tokens))
-        object.__setattr__(self, "tables", (build_table(self, None), build_table(self, self.calls)))
+        def settle(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
 
-    @property
-    def types(self) -> str:
-        """What its bodies need of the tools' schemas: see `Body.types`."""
+        settle("alphabet", Alphabet.of(self.tokens, self.end_tokens))
+        settle("tables", (build_table(self, None), build_table(self, self.calls)))
+        thought = self.thought or Thought(open=(), close=())
+        opens = [self.alphabet.encode(marker) for marker in thought.open]
+        settle("openers", frozenset(opens))
+        settle("bounds", Markers((*opens, *map(self.alphabet.encode, thought.close))))
         needs = {body.types for body in bodies_of(self.calls.openings)} if self.calls else set()
-        return "all" if "all" in needs else max(needs, default="")
+        settle("types", "all" if "all" in needs else max(needs, default=""))
 
 
 def bind(format: Format, added_tokens: Iterable[str]) -> Format:

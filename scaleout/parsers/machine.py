@@ -22,7 +22,7 @@ from scaleout.parsers.format import Format
 from scaleout.parsers.regions import Go, Sink, Text
 from scaleout.parsers.schema import parameter_kinds
 from scaleout.parsers.state import HOLD_LIMIT, CallState, ParserState, grown, joined, length, read_state
-from scaleout.parsers.stream import WHITESPACE, Markers
+from scaleout.parsers.stream import WHITESPACE
 from scaleout.parsers.table import Table
 
 
@@ -44,14 +44,11 @@ def begin(
     if format.start:
         table[format.start].reopen(state, tail)  # type: ignore[union-attr]
         return state
-    thought = format.thought
-    if thought is not None:
-        encode = format.alphabet.encode
-        opens = [encode(marker) for marker in thought.open]
-        found = list(Markers((*opens, *map(encode, thought.close))).whole.finditer(tail))
-        if found:
-            state.region = "thought" if found[-1][0] in opens else state.region
-            state.edge = not tail[found[-1].end() :].removeprefix(thought.label).strip(WHITESPACE)
+    if format.thought is not None:
+        last = format.bounds.last(tail)
+        if last is not None:
+            state.region = "thought" if last[0] in format.openers else state.region
+            state.edge = not tail[last.end() :].removeprefix(format.thought.label).strip(WHITESPACE)
     return state
 
 

@@ -60,7 +60,7 @@ class Alphabet:
 
     def spell(self, text: str) -> str:
         """Stream text as the model spelled it."""
-        if _PRIVATE.search(text) is None:
+        if text.isascii() or _PRIVATE.search(text) is None:
             return text
         return _PRIVATE.sub(lambda m: self.spellings[m[0]], text)
 
@@ -115,6 +115,11 @@ class Markers:
         object.__setattr__(self, "begun", re.compile(_either(starts) + r"\Z"))
         object.__setattr__(self, "first", frozenset(word[0] for word in self.words))
         object.__setattr__(self, "longest", max(map(len, self.words), default=1))
+
+    def last(self, text: str) -> re.Match[str] | None:
+        """The last word that stands in the text."""
+        found = list(self.whole.finditer(text))
+        return found[-1] if found else None
 
     def sure(self, text: str, at: int) -> int:
         """Up to where the text from `at` on, which holds no marker, cannot become a part of one."""

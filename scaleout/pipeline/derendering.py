@@ -50,8 +50,10 @@ def derender_whole(
 
     `prompt_tokens` None: counted by the engine, or from the prompt's ids.
     """
-    head = evolve(
-        head,
+    head = AnswerHead(
+        head.id,
+        head.created,
+        head.model,
         prompt_token_ids=prompt_ids[0],
         prompt_logprobs=_show_prompt_logprobs(front, responses[0]),
         kv_transfer_params=_same([r.kv_transfer_params for r in responses]),

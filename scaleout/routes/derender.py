@@ -21,6 +21,7 @@ from scaleout.pipeline.derendering import (
     open_choice,
     open_head,
 )
+from scaleout.result_wire import read_generate_response
 from scaleout.routes.answers import raw_json
 from scaleout.routes.body import media_type, read_json
 from scaleout.routes.derender_context import (
@@ -39,7 +40,6 @@ from scaleout.routes.derender_stream import EVENT_STREAM, derender_stream
 from scaleout.routes.keys import METRICS, STAGES
 from scaleout.routes.table import Handler, Route
 from scaleout.routes.work import run
-from scaleout.wire import read_generate_response
 
 
 def make_handler(dialect: Dialect) -> Handler:

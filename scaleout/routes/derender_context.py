@@ -14,7 +14,7 @@ from scaleout.dialects import Dialect, Request
 from scaleout.errors import BadRequest
 from scaleout.pipeline import Front, Stages
 from scaleout.pipeline.derendering import StreamState, load_stream_state
-from scaleout.wire import read_generate_chunk
+from scaleout.result_wire import read_generate_chunk
 
 Body = Mapping[str, Json]
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 # One prompt is one task: threads of its own would only fight with the server's, and do not survive a fork.
@@ -56,6 +57,29 @@ class TokenTexts(dict[int, "str | bytes"]):
         return text
 
 
+class PlainTexts(dict[int, "str | None"]):
+    """Texts of tokens that are text by themselves and nothing else, filled on first use; None for added tokens and parts of characters.
+
+    With it one join reads a run of ids and tells at the same time whether all of them are plain.
+    """
+
+    def __init__(self, texts: TokenTexts, added_ids: frozenset[int]) -> None:
+        super().__init__()
+        self._texts = texts
+        self._added_ids = added_ids
+
+    def __missing__(self, token_id: int) -> str | None:
+        text = self._texts[token_id]
+        self[token_id] = plain = text if type(text) is str and token_id not in self._added_ids else None
+        return plain
+
+    def of(self, ids: Sequence[int]) -> tuple[str | None, ...]:
+        """One per id."""
+        if len(ids) < 2:
+            return (self[ids[0]],) if ids else ()
+        return itemgetter(*ids)(self)  # type: ignore[no-any-return]  # the quickest way through a list of keys
+
+
 class Tokenizer:
     """A vocabulary with its encoder and decoder. Safe to use from several threads: after loading, only the encoder may change.
 
@@ -86,6 +110,7 @@ class Tokenizer:
         self._fast_encode: FastEncode | None = None
         self.texts: TokenTexts = TokenTexts(self.token_bytes)
         """`texts[id]`: see TokenTexts. Only meaningful where `reads_tokens_alone`."""
+        self.plain: PlainTexts = PlainTexts(self.texts, self.added_ids)
 
     def _named_id(self, name: str) -> int | None:
         spelling = self.special_tokens.get(name)
