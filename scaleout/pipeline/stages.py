@@ -124,6 +124,11 @@ class Stages:
                 target=lambda: speed_up(front.tokenizer, front.sample_texts()), name="check encoder", daemon=True
             ).start()
 
+    @property
+    def encodes_fast(self) -> bool:
+        """Whether prompts are encoded by the fast encoder by now."""
+        return self._front is not None and self._front.tokenizer.backend == "fast"
+
     def examine_format(self) -> None:
         """Beside the serving: see whether the output format reads what the model's template writes."""
         front = self._front
