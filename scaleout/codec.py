@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -111,11 +112,20 @@ def read_str(value: Json, _: Any = str) -> str:
     raise Unfit("Input should be a valid string")
 
 
+_SHORT_LIST = 4096
+"""Ids up to which a copy costs less than looking at every type."""
+
+
 def read_ids(value: Json, _: Any = TokenIds) -> list[int]:
-    """Token ids: a list of non-negative integers. Two passes in C for the usual list; item by item only to name a fault."""
+    """Token ids: a list of non-negative integers. Passes in C for the usual list; item by item only to name a fault."""
     if type(value) is not list:
         raise Unfit("Input should be a valid list")
-    if not value or (set(map(type, value)) == {int} and min(value) >= 0):
+    if len(value) <= _SHORT_LIST:
+        try:
+            return array("I", value).tolist()
+        except (TypeError, OverflowError):  # fractions, texts, negative or huge numbers
+            pass
+    elif set(map(type, value)) == {int} and min(value) >= 0:
         return value
     ids = []
     for i, item in enumerate(value):

@@ -169,8 +169,29 @@ def test_values_of_any_kind_are_kept_as_they_are() -> None:
 
 
 @given(st.lists(st.integers(0, 2**40)))
-def test_ids_are_not_copied(ids: list[int]) -> None:
+def test_ids_are_read_as_they_are(ids: list[int]) -> None:
+    assert codec.structure({"ids": ids}, Outer).ids == ids
+
+
+def test_many_ids_are_not_copied() -> None:
+    ids = list(range(10_000))
     assert codec.structure({"ids": ids}, Outer).ids is ids
+
+
+@pytest.mark.parametrize("count", [1, 10_000])
+@pytest.mark.parametrize(("odd", "read"), [(True, 1), ("7", 7), (4.0, 4)])
+def test_an_odd_id_among_others_is_read(count: int, odd: Json, read: int) -> None:
+    read_ids = codec.structure({"ids": [*range(count), odd]}, Outer).ids
+    assert [*map(type, read_ids)] == [int] * (count + 1)
+    assert read_ids[-1] == read
+
+
+@pytest.mark.parametrize("count", [1, 10_000])
+@pytest.mark.parametrize("unfit", [-1, 0.5, "x", None, [1]])
+def test_an_unfit_id_among_others_is_named(count: int, unfit: Json) -> None:
+    with pytest.raises(InvalidField) as caught:
+        codec.structure({"ids": [*range(count), unfit]}, Outer)
+    assert caught.value.param == f"body.ids.{count}"
 
 
 @given(st.lists(st.integers(0, 9) | st.booleans() | st.sampled_from(["3", 4.0])))

@@ -15,6 +15,7 @@ from scaleout.routes.keys import CONFIG
 SLOW_BODY_AFTER = 60.0
 """Seconds for a body to arrive whole: a client that stops in the middle must not keep one of the server's places."""
 
+JSON = "application/json"
 JSON_ONLY = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
 PLAIN_ONLY = "1 validation error:\n  Unsupported Media Type: Content-Encoding is not supported"
 
@@ -36,11 +37,13 @@ async def read_json(request: web.Request) -> dict[str, Json]:
 
 def media_type(request: web.Request) -> str:
     """What the body says it is, without parameters; "" where it says nothing."""
+    if request.headers.get("Content-Type") == JSON:
+        return JSON  # what nearly all say: nothing to cut off
     return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
 def check_media_type(request: web.Request) -> None:
-    if media_type(request) != "application/json":
+    if media_type(request) != JSON:
         raise InvalidField(JSON_ONLY)
     check_plain(request)
 
@@ -48,18 +51,23 @@ def check_media_type(request: web.Request) -> None:
 def check_plain(request: web.Request) -> None:
     """Raises `InvalidField` for a body that is encoded."""
     # Inflating is refused, not bounded: a few kilobytes can hold gigabytes, and clients of these APIs do not compress.
-    if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
+    encoding = request.headers.get("Content-Encoding")
+    if encoding is not None and encoding.strip().lower() not in ("identity", ""):
         raise InvalidField(PLAIN_ONLY)
 
 
 async def read_bytes(request: web.Request) -> bytes:
     """The raw body, at most `limits.max_body_bytes` long, whether it announces its length or comes in chunks."""
     limit = request.app[CONFIG].limits.max_body_bytes
-    if request.content_length is not None and request.content_length > limit:
+    announced = request.content_length
+    if announced is not None and announced > limit:
         raise too_large(limit)
     try:
         if request.content.is_eof():
-            return await request.read()
+            data = request.content.read_nowait()
+            if len(data) > limit:
+                raise too_large(limit)
+            return data
         async with asyncio.timeout(SLOW_BODY_AFTER):
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
