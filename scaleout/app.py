@@ -19,12 +19,14 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from scaleout.config import Mode, ModeConfig
+from scaleout.generate.remote.board import Seat
 from scaleout.listener import BACKLOG, bind, url
 from scaleout.pipeline import Stages
+from scaleout.pipeline.response_store import open_store
 from scaleout.pipeline.stages import LoadedText
 from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
-from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, ROUTE_NAMES, STAGES
+from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES
 from scaleout.routes.lifecycle import Lifecycle
 from scaleout.routes.metrics import Metrics
 from scaleout.routes.middleware import (
@@ -50,11 +52,13 @@ def make_app(
     load_in_background: bool = False,
     metrics_folder: Path | None = None,
     loaded: LoadedText | None = None,
+    seat: Seat | None = None,
 ) -> web.Application:
     """A server for `config`, assembled but not started.
 
     Its start-up loads the model; with `load_in_background` it does so beside the serving, and work gets 503 until then.
-    `metrics_folder` is where several processes count together, `loaded` what their parent has loaded for them.
+    `metrics_folder` is where several processes count together, `loaded` what their parent has loaded for them, `seat` where they agree
+    about engines elsewhere.
     """
     app = web.Application(
         client_max_size=config.limits.max_body_bytes,
@@ -66,14 +70,17 @@ def make_app(
         },
     )
     lifecycle = Lifecycle(config.limits.max_concurrent_work)
-    stages = Stages(config, loaded)
+    stages = Stages(config, loaded, seat)
     app[CONFIG] = config
     app[STAGES] = stages
+    app[RESPONSES] = open_store(config)
     app[LIFECYCLE] = lifecycle
     app[METRICS] = Metrics(
         lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None, metrics_folder
     )
     stages.on_neutralised = app[METRICS].neutralised_tokens.inc
+    if config.engine.urls:
+        stages.engine_listener = app[METRICS].watch_engines()
 
     root_path = config.root_path.rstrip("/")
     tables = route_tables(config)
@@ -135,6 +142,7 @@ async def engine_loop(app: web.Application) -> AsyncIterator[None]:
 async def end_streams(app: web.Application) -> None:
     """Close the engine while the connections stand: what runs beyond the grace period ends as aborted, not as cut."""
     await app[STAGES].close()
+    await app[RESPONSES].close()
 
 
 # ---------------------------------------------------------------------------------------------- running
@@ -200,7 +208,7 @@ async def serve(config: ModeConfig, listener: socket.socket, worker: Worker | No
     if worker is None:
         app = make_app(config, load_in_background=True)
     else:
-        app = make_app(config, metrics_folder=worker.metrics_folder, loaded=worker.loaded)
+        app = make_app(config, metrics_folder=worker.metrics_folder, loaded=worker.loaded, seat=worker.seat)
     runner = web.AppRunner(app, shutdown_timeout=LAST_SECONDS)
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()

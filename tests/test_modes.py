@@ -27,15 +27,21 @@ OPERATIONS = {
 }
 TOKENIZE = {("POST", "/tokenize"), ("POST", "/detokenize")}
 DIALECTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
-COUPLED = {("POST", path) for path in DIALECTS}
+COUPLED = {("POST", path) for path in DIALECTS} | {
+    ("GET", "/v1/responses/{response_id}"),
+    ("DELETE", "/v1/responses/{response_id}"),
+    ("POST", "/v1/responses/{response_id}/cancel"),
+    ("POST", "/invocations"),
+}
+COUNT = {("POST", "/v1/messages/count_tokens")}
 RENDER = {("POST", f"{path}/render") for path in DIALECTS}
 DERENDER = {("POST", f"{path}/derender") for path in DIALECTS}
 GENERATE = {("POST", "/inference/v1/generate"), ("POST", "/inference/v1/abort_requests")}
 LEGACY_ABORT = {("POST", "/abort_requests")}
 
-RENDER_ONLY = OPERATIONS | TOKENIZE | RENDER | DERENDER
+RENDER_ONLY = OPERATIONS | TOKENIZE | RENDER | DERENDER | COUNT
 TOKENS_ONLY = OPERATIONS | RENDER | DERENDER | GENERATE | LEGACY_ABORT
-STANDARD = OPERATIONS | TOKENIZE | COUPLED
+STANDARD = OPERATIONS | TOKENIZE | COUPLED | COUNT
 
 ECHO = EngineOptions(backend="echo")
 

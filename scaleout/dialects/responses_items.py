@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
@@ -19,9 +19,11 @@ _UNFINISHED = ("in_progress", "incomplete")
 Item = Mapping[str, Json]
 
 
-def read_input(value: Json, instructions: str | None) -> tuple[list[Message], bool]:
-    """`instructions` and `input`, and whether the last message is to be continued instead of answered."""
+def read_input(value: Json, instructions: str | None, history: Sequence[Json] = ()) -> tuple[list[Message], bool]:
+    """`instructions`, the items before and `input`, and whether the last message is to be continued instead of answered."""
     messages = [Message("system", instructions)] if instructions else []
+    for i, item in enumerate(history):
+        _add_item(messages, item, f"previous_response_id.{i}")
     if isinstance(value, str):
         return [*messages, Message("user", value)], False
     if not isinstance(value, list):

@@ -81,18 +81,18 @@ def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
 codec.prepare(ReasoningConfig, codec.drop_nulls)
 codec.prepare(ResponsesBody, _prepare_body)
 
-FIELDS = field_names(ResponsesBody) | {"input", "tools", "tool_choice", "text"}
+FIELDS = field_names(ResponsesBody) | {"input", "tools", "tool_choice", "text", "previous_response_id", "prompt"}
 
 
-def parse(body: Mapping[str, Json]) -> ChatRequest:
+def parse(body: Mapping[str, Json], history: Sequence[Json] | None = None) -> ChatRequest:
     """A request body as a `ChatRequest`. Raises `InvalidField` with the JSON path, `BadRequest` for rules between fields.
 
-    What `previous_response_id` stands for has to be put into `input` before.
+    `history`: the items that `previous_response_id` stands for; None where nobody knows them.
     """
     if body.get("input") is None:
         raise invalid("body.input", "Field required")
     given = codec.structure(body, ResponsesBody)
-    _check(given, body)
+    _check(given, body, resumes=history is not None)
     structured = read_text_format(body.get("text"))
     if structured is not None and given.structured_outputs is not None:
         raise BadRequest(
@@ -101,7 +101,7 @@ def parse(body: Mapping[str, Json]) -> ChatRequest:
         )
     tools = read_tools(body.get("tools"))
     tool_choice, tools = read_choice(body.get("tool_choice"), body.get("tools"), tools)
-    messages, unfinished = read_input(body["input"], given.instructions)
+    messages, unfinished = read_input(body["input"], given.instructions, history or ())
     if not messages:
         raise BadRequest("Cannot apply chat template to an empty conversation. Provide at least one message.", "input")
     logprobs = given.top_logprobs if LOGPROBS in given.include else None
@@ -133,9 +133,9 @@ def parse(body: Mapping[str, Json]) -> ChatRequest:
     )
 
 
-def _check(given: ResponsesBody, body: Mapping[str, Json]) -> None:
+def _check(given: ResponsesBody, body: Mapping[str, Json], resumes: bool) -> None:
     check_shared(given)
-    if body.get("previous_response_id") is not None:
+    if body.get("previous_response_id") is not None and not resumes:
         error = BadRequest(
             "previous_response_id is not supported by the stateless render endpoint.", "previous_response_id"
         )
@@ -185,7 +185,7 @@ def _echo(given: ResponsesBody, body: Mapping[str, Json]) -> dict[str, Json]:
         "metadata": given.metadata,
         "parallel_tool_calls": given.parallel_tool_calls,
         "presence_penalty": given.presence_penalty,
-        "previous_response_id": None,
+        "previous_response_id": body.get("previous_response_id"),
         "reasoning": body.get("reasoning"),
         "service_tier": given.service_tier,
         "store": given.store,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from attrs import evolve
@@ -61,12 +61,17 @@ async def answer_stream(
     options = request.options.stream_options
     usage = options is not None and options.include_usage
     choices = Choices(front, dialect, request, head, open_one, len(rendered) * n, prompt_tokens, usage)
-    async with aclosing(_generate_all(engine, rendered)) as chunks:
+    stops = bool(request.sampling.stop)
+
+    def over(place: int) -> bool:
+        return stops and choices.ended(place * n, n)
+
+    async with aclosing(_generate_all(engine, rendered, over)) as chunks:
         async for i, chunk in chunks:
             for event in choices.take(chunk, i * n):
                 yield event
             # There may be nothing left to wait for but the engine's count.
-            if choices.all_ended and request.sampling.stop:
+            if stops and choices.all_ended:
                 break
     for event in choices.finish():
         yield event
@@ -94,7 +99,8 @@ def _watch_stops(front: Front, request: Request, rendered: GenerateRequest) -> W
     return all_closed
 
 
-async def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest]) -> Chunks:
+async def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest], over: Callable[[int], bool]) -> Chunks:
+    """The chunks of all prompts as they come. A prompt that is `over` is made no further, whatever the others do."""
     if len(rendered) == 1:
         async with aclosing(generate_chunks(engine, for_engine(rendered[0]))) as only:
             async for chunk in only:
@@ -107,6 +113,8 @@ async def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest]) -> 
         try:
             async with aclosing(generate_chunks(engine, for_engine(one))) as chunks:
                 async for chunk in chunks:
+                    if over(place):
+                        break
                     await ready.put((place, chunk))
         except Exception as error:
             end = error

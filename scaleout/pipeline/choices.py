@@ -33,6 +33,8 @@ class Choices:
     _states: dict[int, StreamState] = field(factory=dict, init=False)
     _ended: int = field(default=0, init=False)
     _counted: Usage | None = field(default=None, init=False)
+    _cached: dict[int, int] = field(factory=dict, init=False)
+    """Cached tokens of each prompt, by its first choice, where the engine is so near that its deltas tell."""
 
     def __attrs_post_init__(self) -> None:
         self._complete = self.dialect.gather(self.request) or list
@@ -41,6 +43,11 @@ class Choices:
     def all_ended(self) -> bool:
         """Whether every choice has said its last word."""
         return 0 < (len(self._states) if self.expected is None else self.expected) == self._ended
+
+    def ended(self, first: int, count: int) -> bool:
+        """Whether `count` choices from `first` on have all said their last word."""
+        states = [self._states.get(index) for index in range(first, first + count)]
+        return all(state is not None and state.derender.closed for state in states)
 
     @property
     def watches_stops(self) -> bool:
@@ -61,6 +68,9 @@ class Choices:
         if not chunk.choices:
             self._counted = chunk.usage
             return []
+        prompt = chunk.choices[0].prompt
+        if prompt is not None and prompt.cached_tokens is not None:
+            self._cached.setdefault(first, prompt.cached_tokens)
         if len(chunk.choices) == 1 and not first:
             return self._take_one(chunk)
         events: list[Json] = []
@@ -95,6 +105,6 @@ class Choices:
         return Usage(
             counted.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens,
             sum(state.derender.tokens for state in states),
-            counted.cached_tokens,
+            sum(self._cached.values()) if self._cached else counted.cached_tokens,
             sum(thoughts) if thoughts else None,
         )

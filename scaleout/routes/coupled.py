@@ -1,48 +1,49 @@
-"""The ordinary endpoints: all three stages in one request."""
+"""The ordinary endpoints of chat, completions and messages. Those of responses are in `responses`, for they remember."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from collections.abc import Mapping
 
 from aiohttp import web
 
-from scaleout.codec import dumps
-from scaleout.core import GenerateRequest
-from scaleout.dialects import DIALECTS, Dialect, Request
-from scaleout.pipeline.answer import answer_stream, answer_whole
-from scaleout.pipeline.derendering import open_head
+from scaleout.core import Json
+from scaleout.dialects import Dialect, chat, completions, messages
+from scaleout.errors import BadRequest
+from scaleout.routes import responses
 from scaleout.routes.answers import json_response
+from scaleout.routes.asking import ask, send_stream
 from scaleout.routes.body import read_json
-from scaleout.routes.keys import METRICS, REQUEST_ID, STAGES
-from scaleout.routes.requests import parse_request
-from scaleout.routes.sse import EventStream
 from scaleout.routes.table import Handler, Route
-from scaleout.routes.work import run
+
+
+async def answer(request: web.Request, dialect: Dialect, body: Mapping[str, Json]) -> web.StreamResponse:
+    asked = await ask(request, dialect, body)
+    if asked.wanted.options.stream:
+        return await send_stream(request, asked)
+    return json_response(await asked.answer())
 
 
 def make_handler(dialect: Dialect) -> Handler:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        stages = request.app[STAGES]
-        body = await read_json(request)
-        front = await stages.front()
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await answer(request, dialect, await read_json(request))
 
-        def work() -> tuple[Request, str, list[GenerateRequest]]:
-            wanted, model = parse_request(request, dialect, body)
-            return wanted, model, front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)))
-
-        wanted, model, rendered = await run(request, work)
-        request.app[METRICS].rendered_tokens.inc(sum(len(one.token_ids) for one in rendered))
-        engine = stages.ready_engine()
-        head = open_head(dialect, rendered[0].request_id, model)
-        if not wanted.options.stream:
-            return json_response(await answer_whole(front, engine, dialect, wanted, rendered, head))
-        events = answer_stream(front, engine, dialect, wanted, rendered, head)
-        async with EventStream(request, keep_alive=stages.config.sse_keep_alive_interval) as stream, aclosing(events):
-            async for event in events:
-                await stream.send(dumps(event), event["type"] if dialect.NAMED_EVENTS else None)
-            return await (stream.close() if dialect.NAMED_EVENTS else stream.done())
-
-    return answer
+    return handle
 
 
-ROUTES: tuple[Route, ...] = tuple(("POST", dialect.PATH, make_handler(dialect)) for dialect in DIALECTS)
+async def invocations(request: web.Request) -> web.StreamResponse:
+    """What clients of a SageMaker endpoint send: a body of any OpenAI shape, told apart by its own field."""
+    body = await read_json(request)
+    if "messages" in body:
+        return await answer(request, chat, body)
+    if "prompt" in body:
+        return await answer(request, completions, body)
+    if "input" in body:
+        return await responses.answer(request, body)
+    raise BadRequest("The body must have `messages` (chat), `prompt` (completions) or `input` (responses)", "body")
+
+
+ROUTES: tuple[Route, ...] = (
+    *(("POST", dialect.PATH, make_handler(dialect)) for dialect in (chat, completions, messages)),
+    *responses.ROUTES,
+    ("POST", "/invocations", invocations),
+)

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from scaleout.config import ModeConfig
 from scaleout.pipeline import Stages
+from scaleout.pipeline.response_store import ResponseStore
 from scaleout.routes.lifecycle import Lifecycle
 from scaleout.routes.metrics import Metrics
 
@@ -15,6 +16,7 @@ CONFIG = web.AppKey("config", ModeConfig)
 STAGES = web.AppKey("stages", Stages)
 METRICS = web.AppKey("metrics", Metrics)
 LIFECYCLE = web.AppKey("lifecycle", Lifecycle)
+RESPONSES = web.AppKey("responses", ResponseStore)
 POOL = web.AppKey("pool", ThreadPoolExecutor)
 """Threads for work that is too long for the event loop."""
 ROUTE_NAMES: web.AppKey[list[str]] = web.AppKey("route_names", list)

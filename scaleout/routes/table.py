@@ -15,6 +15,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Route = tuple[str, str, Handler]
 """Method, path, handler."""
 
+VARIABLES = {"{response_id}": r"{response_id:(?!(?:de)?render(?:/|$))[^/]+}"}
+"""Parts of paths that vary, with what they may be: the name of another route is no id, whether or not that route is here."""
+
 
 @frozen
 class RouteTable:
@@ -65,8 +68,11 @@ def mount(app: web.Application, tables: Iterable[RouteTable], root_path: str) ->
             guarded = admit(handler, table.bounded) if table.works else handler
             for prefix in dict.fromkeys(("", root_path)):
                 for spelled in (prefix + path, prefix + path + "/"):
-                    app.router.add_route(method, spelled, guarded, expect_handler=expect)
+                    pattern = spelled
+                    for variable, values in VARIABLES.items():
+                        pattern = pattern.replace(variable, values)
+                    app.router.add_route(method, pattern, guarded, expect_handler=expect)
                     if method == "GET":
-                        app.router.add_route("HEAD", spelled, guarded, expect_handler=expect)
+                        app.router.add_route("HEAD", pattern, guarded, expect_handler=expect)
                     named[spelled] = path
     return named

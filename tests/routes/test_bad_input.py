@@ -121,12 +121,14 @@ BODIES: Mapping[str, list[dict[str, Any]]] = {
     ],
     "/v1/messages": [MESSAGES, MESSAGES | {"stream": True}],
     "/v1/messages/render": [MESSAGES],
+    "/v1/messages/count_tokens": [MESSAGES],
     "/v1/messages/derender": [
         {"generate_response": RESULT, "prompt_tokens": 3, "prompt_token_ids": [1, 2], "messages_request": MESSAGES},
         {"stream": True, "generate_chunk": CHUNK, "stream_state": None, "messages_request": MESSAGES},
     ],
     "/v1/responses": [RESPONSES, RESPONSES | {"stream": True}],
     "/v1/responses/render": [RESPONSES],
+    "/invocations": [CHAT, COMPLETION, RESPONSES | {"store": True}],
     "/v1/responses/derender": [
         {"generate_response": RESULT, "prompt_tokens": 3, "prompt_token_ids": [1, 2], "responses_request": RESPONSES},
         {"stream": True, "generate_chunk": CHUNK, "stream_state": None, "responses_request": RESPONSES},
@@ -190,7 +192,7 @@ def test_every_route_that_takes_a_body_is_here(servers: Mapping[str, Server]) ->
         for route in server.app.router.routes()
         if route.method == "POST" and route.resource is not None and not route.resource.canonical.endswith("/")
     }
-    assert posts - {"/ping"} == set(PATHS)
+    assert posts - {"/ping", "/v1/responses/{response_id}/cancel"} == set(PATHS)
 
 
 def message_of(path: str, answer: Answer) -> str:

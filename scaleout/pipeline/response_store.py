@@ -1,0 +1,136 @@
+"""Responses that may be asked for again, and conversations that go on from them: bounded, in memory, gone with the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from scaleout.codec import dumps, loads
+from scaleout.config import ModeConfig
+from scaleout.core import Json
+from scaleout.errors import BadRequest, NotFound, Overloaded
+
+Owner = str
+"""Whose response it is: what one key has stored, no other key finds."""
+
+
+@define(eq=False)
+class Stored:
+    """One response as bytes, which are a tenth of what its objects would take.
+
+    `payload` is the response as it was sent. `items` are all items of the conversation, its own input and output at the end; empty
+    while nothing can go on from it. `work` makes a response that was asked for in the background.
+    """
+
+    payload: bytes
+    items: bytes = b""
+    work: asyncio.Task[None] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) + len(self.items)
+
+    @property
+    def response(self) -> dict[str, Json]:
+        value: dict[str, Json] = loads(self.payload)
+        return value
+
+
+@define
+class ResponseStore:
+    """At most `max_count` responses of `max_bytes` together; whichever was used longest ago goes first.
+
+    `closed`: why nothing is kept here, as a sentence for clients; None where responses are kept.
+    """
+
+    max_count: int
+    max_bytes: int
+    closed: str | None = None
+    bytes: int = 0
+    _stored: dict[tuple[Owner, str], Stored] = field(factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def find(self, owner: Owner, response_id: str, param: str = "response_id") -> Stored:
+        """Raises `NotFound`, which names `param`."""
+        stored = self._stored.pop((owner, response_id), None)
+        if stored is None:
+            raise not_found(response_id, param, self.closed)
+        self._stored[owner, response_id] = stored
+        return stored
+
+    def conversation(self, owner: Owner, response_id: str) -> list[Json]:
+        """What `previous_response_id` stands for. Raises `NotFound`, and `BadRequest` for a response that has no end."""
+        stored = self.find(owner, response_id, "previous_response_id")
+        if not stored.items:
+            raise BadRequest(
+                f"Response '{response_id}' is {stored.response['status']}: nothing can go on from it.",
+                "previous_response_id",
+            )
+        items: list[Json] = loads(stored.items)
+        return items
+
+    def put(self, owner: Owner, response_id: str, stored: Stored) -> bool:
+        """Keep a response, in place of an older one of the same id. False: it alone is larger than everything may be.
+
+        Raises `Overloaded` where all places are taken by responses that are still being made.
+        """
+        self.drop(owner, response_id)
+        if self.closed or stored.size > self.max_bytes:
+            return False
+        idle = iter([key for key, one in self._stored.items() if one.work is None])
+        while len(self._stored) >= self.max_count or self.bytes + stored.size > self.max_bytes:
+            key = next(idle, None)
+            if key is None:
+                raise Overloaded("Too many responses are being made in the background")
+            self.drop(*key)
+        self._stored[owner, response_id] = stored
+        self.bytes += stored.size
+        return True
+
+    def drop(self, owner: Owner, response_id: str) -> bool:
+        """Forget a response, and end the work on it. Returns whether there was one."""
+        stored = self._stored.pop((owner, response_id), None)
+        if stored is None:
+            return False
+        self.bytes -= stored.size
+        if stored.work is not None:
+            stored.work.cancel()
+        return True
+
+    async def close(self) -> None:
+        """End what is still being made."""
+        works = [stored.work for stored in self._stored.values() if stored.work is not None]
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+
+def open_store(config: ModeConfig) -> ResponseStore:
+    """The store of one process. Several processes would each know a part of the responses, so they keep none."""
+    limits, closed = config.limits, None
+    if config.workers > 1:
+        closed = f"This server keeps no responses: it is {config.workers} processes, and no two know the same; --workers 1 keeps them."
+    elif not limits.max_stored_responses:
+        closed = "This server keeps no responses: --max-stored-responses is 0."
+    return ResponseStore(limits.max_stored_responses, limits.max_stored_bytes, closed)
+
+
+def not_found(response_id: str, param: str, closed: str | None = None) -> NotFound:
+    """In the words of the reference peer; where nothing is kept at all, with the reason."""
+    error = NotFound(f"Response with id '{response_id}' not found.{'' if closed is None else ' ' + closed}", param)
+    error.type = "invalid_request_error"
+    return error
+
+
+def go_on(history: Sequence[Json], own: Json, output: Sequence[Json]) -> bytes:
+    """The conversation after a response: what came before, its own input, and what it said.
+
+    A call that was cut is left out: it has no arguments that anybody could answer, and no template could show it.
+    """
+    asked = [{"type": "message", "role": "user", "content": own}] if isinstance(own, str) else own
+    said = [item for item in output if not (item["type"].endswith("_call") and item["status"] != "completed")]
+    return dumps([*history, *asked, *said])
