@@ -117,6 +117,17 @@ class Limits:
     max_waiting_requests: int = _limit(
         1024, integer(1), "Sequences waiting for the engine; more get 503. A queue without end answers nobody."
     )
+    max_stored_responses: int = _limit(
+        1000,
+        integer(0),
+        "Responses kept for GET /v1/responses/{id} and previous_response_id, 0 for none. "
+        "Clients rarely delete what they no longer need, so the one used longest ago goes first.",
+    )
+    max_stored_bytes: int = _limit(
+        256 << 20,
+        integer(1),
+        "Bytes of all kept responses with their conversations. A turn of an agent may be 1 MB, so some hundreds fit.",
+    )
 
 
 _engine = partial(option, group="engine")
