@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any, Literal
-from uuid import uuid4
 
 from attrs import define, fields
 
@@ -221,7 +221,7 @@ def options_of(body: SharedBody, *, add_special_tokens: bool) -> RequestOptions:
 
 def make_request_id(prefix: str, options: RequestOptions, traced: str | None) -> str:
     """A request's id: after the caller's X-Request-Id, else the id in its body, else chance."""
-    return f"{prefix}{traced or options.request_id or uuid4().hex[:16]}"
+    return f"{prefix}{traced or options.request_id or token_hex(8)}"
 
 
 def read_text(value: Any, path: str) -> str:

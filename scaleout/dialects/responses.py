@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from secrets import token_hex
 
 from scaleout.dialects.dialect import Request
 from scaleout.dialects.responses_answer import response as response
@@ -21,4 +21,4 @@ NAMED_EVENTS = True
 
 def name_request(wanted: Request, traced: str | None) -> str:
     """The id in the body as it stands, or chance: what is traced is the call, and this id outlives it."""
-    return wanted.options.request_id or f"{ID_PREFIX}{uuid4().hex[:16]}"
+    return wanted.options.request_id or f"{ID_PREFIX}{token_hex(8)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from uuid import uuid4
+from secrets import token_hex
 
 from attrs import define, evolve
 
@@ -33,7 +33,7 @@ MAX_ID = 256
 def open_head(dialect: Dialect, request_id: str | None, model: str) -> AnswerHead:
     """What is the same for every chunk of an answer. Its id is the request's, without the prefix that a peer's engine puts before it."""
     known = (request_id or "").removeprefix(GENERATE_PREFIX)
-    return AnswerHead(known or f"{dialect.ID_PREFIX}{uuid4().hex[:16]}", int(time.time()), model)
+    return AnswerHead(known or f"{dialect.ID_PREFIX}{token_hex(8)}", int(time.time()), model)
 
 
 def derender_whole(

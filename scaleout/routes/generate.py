@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from uuid import uuid4
+from secrets import token_hex
 
 from aiohttp import web
 from attrs import evolve
@@ -73,7 +73,7 @@ def settle(wanted: GenerateRequest, request: web.Request, generation_config: Jso
         limit = generation_config.get("max_new_tokens")
         if isinstance(limit, int) and limit > 0:
             params = evolve(params, max_tokens=limit)
-    request_id = request.get(REQUEST_ID) or wanted.request_id or uuid4().hex[:16]
+    request_id = request.get(REQUEST_ID) or wanted.request_id or token_hex(8)
     return evolve(wanted, sampling_params=params, request_id=request_id)
 
 
