@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,16 +17,18 @@ from pathlib import Path
 from typing import NoReturn
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 
 from scaleout.config import Mode, ModeConfig
 from scaleout.generate.remote.board import Seat
 from scaleout.listener import BACKLOG, bind, url
+from scaleout.logs import start_logging
 from scaleout.pipeline import Stages
 from scaleout.pipeline.response_store import open_store
 from scaleout.pipeline.stages import LoadedText
 from scaleout.routes import SWITCH_HINT, hints, route_tables
+from scaleout.routes.access_log import log_fields, log_line
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
+from scaleout.routes.cors import Cors, answer_preflights, write_cors
 from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES
 from scaleout.routes.lifecycle import Lifecycle
 from scaleout.routes.metrics import Metrics
@@ -37,13 +40,19 @@ from scaleout.routes.middleware import (
     write_request_id,
 )
 from scaleout.routes.table import mount
+from scaleout.tls import keep_fresh, open_tls
 from scaleout.workers import Worker, fork_workers
 
 LOG = logging.getLogger(__name__)
 
 POOL_NAME = "front"
+YOUNG_OBJECTS = 20_000
+"""Objects made between two looks for circles among them. A request makes hundreds and hardly any circle: at Python's own 700, the looks
+take a tenth of the time of short requests. The price is a few megabytes."""
 LOADING: web.AppKey[asyncio.Task[None]] = web.AppKey("loading", asyncio.Task)
 """Loads the model. `run` waits for it while the health routes already answer."""
+FRESH: web.AppKey[asyncio.Task[None]] = web.AppKey("fresh", asyncio.Task)
+"""Looks after the certificate."""
 
 
 def make_app(
@@ -86,9 +95,14 @@ def make_app(
     tables = route_tables(config)
     named = mount(app, tables, root_path)
     app[ROUTE_NAMES] = sorted(f"{method} {path}" for table in tables for method, path, _ in table.routes)
-    quiet = frozenset(config.disable_access_log_for_endpoints) if config.access_log else None
-    app.middlewares.append(count_requests(app[METRICS], named, quiet))
+    log = log_fields if config.log_format == "json" else log_line
+    quiet = frozenset(config.disable_access_log_for_endpoints)
+    app.middlewares.append(count_requests(app[METRICS], named, log if config.access_log else None, quiet))
     app.middlewares.append(shape_errors(hints(config), root_path))
+    if config.web.allowed_origins:
+        cors = Cors(config.web)
+        app.middlewares.append(answer_preflights(cors))
+        app.on_response_prepare.append(write_cors(cors))
     app.middlewares.append(identify_requests(config.limits.max_request_id_chars, config.enable_request_id_headers))
     if config.api_keys:
         open_paths = frozenset(spelled for spelled, path in named.items() if path in OPEN_PATHS)
@@ -120,6 +134,7 @@ def loaded_stages(in_background: bool) -> Callable[[web.Application], AsyncItera
         # What is loaded stays: vocabularies of hundreds of thousands of objects need not be looked through again and again.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS)
         app[LIFECYCLE].open()
         app[STAGES].examine_format()
         app[STAGES].speed_up()
@@ -161,6 +176,7 @@ def run(config: ModeConfig) -> int:
     returns in each of them, too. Raises `ConfigError` where the server cannot start.
     """
     start_logging(config)
+    tls = open_tls(config.web)
     worker = None
     if config.workers > 1:
         role = fork_workers(config)
@@ -170,7 +186,7 @@ def run(config: ModeConfig) -> int:
     listener = bind(config, shared=worker is not None)
     try:
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            if not runner.run(serve(config, listener, worker)) or stuck_threads():
+            if not runner.run(serve(config, listener, worker, tls)) or stuck_threads():
                 # A model half loaded, a template without end: no thread can be stopped, and nobody waits for its result.
                 end_at_once(config, 0)
     finally:
@@ -198,7 +214,12 @@ def forget_socket(config: ModeConfig) -> None:
         Path(config.uds).unlink(missing_ok=True)
 
 
-async def serve(config: ModeConfig, listener: socket.socket, worker: Worker | None = None) -> bool:
+async def serve(
+    config: ModeConfig,
+    listener: socket.socket,
+    worker: Worker | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> bool:
     """Load, answer, and drain on a signal. Returns whether loading has ended."""
     stop = asyncio.Event()
     if worker is None:
@@ -211,9 +232,11 @@ async def serve(config: ModeConfig, listener: socket.socket, worker: Worker | No
         app = make_app(config, metrics_folder=worker.metrics_folder, loaded=worker.loaded, seat=worker.seat)
     runner = web.AppRunner(app, shutdown_timeout=LAST_SECONDS)
     await runner.setup()
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
+    if tls is not None and config.web.enable_ssl_refresh:
+        app[FRESH] = asyncio.create_task(keep_fresh(tls, config.web), name="look at the certificate")
     stopped = asyncio.create_task(stop.wait(), name="wait for a signal")
-    LOG.info("%s mode on %s, loading %s", config.mode.value, url(listener), config.served_model_names[0])
+    LOG.info("%s mode on %s, loading %s", config.mode.value, url(listener, tls is not None), config.served_model_names[0])
     loading = app[LOADING]
     try:
         began = time.perf_counter()
@@ -227,6 +250,8 @@ async def serve(config: ModeConfig, listener: socket.socket, worker: Worker | No
         loaded = loading.done()
         stopped.cancel()
         loading.cancel()
+        if FRESH in app:
+            app[FRESH].cancel()
         await runner.cleanup()
     return loaded
 
@@ -275,15 +300,3 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
-
-
-def start_logging(config: ModeConfig) -> None:
-    if config.log_level != "debug":
-        logging.getLogger("aiohttp.server").addFilter(is_no_client_mistake)
-    who = " %(process)d" if config.workers > 1 else ""
-    logging.basicConfig(level=config.log_level.upper(), format=f"%(asctime)s{who} %(levelname)s %(name)s: %(message)s")
-
-
-def is_no_client_mistake(record: logging.LogRecord) -> bool:
-    """Bytes that are no HTTP get their 400; a traceback for each would let any port scanner fill the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
