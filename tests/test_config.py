@@ -443,7 +443,7 @@ def test_every_setting_has_a_flag_a_known_group_and_a_default_that_its_own_reade
         if not isinstance(flag.default, attrs.Factory) and flag.default not in (None, "", (), {}):  # type: ignore[arg-type]
             assert flag.option.kind.read(flag.default) == flag.default, flag.name
     fields = {field.name for cls in (ModeConfig, EngineOptions, Limits) for field in attrs.fields(cls)}
-    assert fields - {flag.field for flag in FLAGS.values()} == {"mode", "mode_source", "notes", "limits", "engine"}
+    assert fields - {flag.field for flag in FLAGS.values()} == {"mode", "mode_source", "notes", "limits", "engine", "media"}
 
 
 def test_every_setting_is_read_by_something() -> None:

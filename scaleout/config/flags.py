@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from scaleout.config.media import MediaOptions
 from scaleout.config.options import SWITCH, TEXT, Option
 from scaleout.config.settings import EngineOptions, Limits, ModeConfig
 
@@ -55,6 +56,7 @@ FLAGS: Mapping[str, Flag] = {
         *_flags_of("", ModeConfig),
         *_flags_of("engine", EngineOptions),
         *_flags_of("limits", Limits),
+        *_flags_of("media", MediaOptions),
     )
 }
 """Flag name without dashes → flag."""

@@ -16,6 +16,7 @@ GROUPS = {
     "model": "which model, under which names",
     "server": "listening, keys, streams",
     "render": "requests → token ids",
+    "media": "pictures, sounds and films in requests",
     "derender": "token ids → answers",
     "engine": "token ids → token ids",
     "limits": "bounds, checked before any work; each says why it is what it is",

@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 
 from scaleout.config.checks import conflicts, idle_settings, meet_peer_flags
 from scaleout.config.flags import FLAGS
+from scaleout.config.media import MediaOptions
 from scaleout.config.settings import EngineOptions, Limits, Mode, ModeConfig
 from scaleout.config.sources import Given, Source, read_argv, read_environ, read_file
 from scaleout.errors import ConfigError
@@ -166,7 +167,7 @@ def _read_all(given: Mapping[str, Given], problems: list[str]) -> dict[str, Any]
 
 
 def _build(mode: Mode, claims: Sequence[Claim], values: Mapping[str, Any]) -> ModeConfig:
-    parts: dict[str, dict[str, Any]] = {"": {}, "engine": {}, "limits": {}}
+    parts: dict[str, dict[str, Any]] = {"": {}, "engine": {}, "limits": {}, "media": {}}
     for name, value in values.items():
         parts[FLAGS[name].owner][FLAGS[name].field] = value
     return ModeConfig(
@@ -174,5 +175,6 @@ def _build(mode: Mode, claims: Sequence[Claim], values: Mapping[str, Any]) -> Mo
         mode_source=claims[0].how if claims else "the default",
         engine=EngineOptions(**parts["engine"]),
         limits=Limits(**parts["limits"]),
+        media=MediaOptions(**parts["media"]),
         **parts[""],
     )

@@ -41,7 +41,6 @@ _NO_BODIES = "bodies are never logged"
 _TLS = "TLS ends at a proxy in front"
 _CORS = "cross-origin headers are set at a proxy in front"
 _PLUGIN = "output formats are modules in scaleout/parsers/formats"
-_MEDIA = "requests with media are not served yet"
 _LORA = "LoRA adapters are not served"
 
 _IGNORED = {
@@ -80,13 +79,7 @@ _REFUSED = {
     "reasoning-parser-plugin": (1, _PLUGIN),
     "tool-server": (1, "built-in tools are not served"),
     "tool-strict-level": (1, "calls are not constrained by their schema yet"),
-    "trust-request-mm-kwargs": (0, _MEDIA),
-    "allowed-local-media-path": (1, _MEDIA),
-    "allowed-media-domains": (None, _MEDIA),
-    "limit-mm-per-prompt": (1, _MEDIA),
-    "media-io-kwargs": (1, _MEDIA),
-    "mm-processor-kwargs": (1, _MEDIA),
-    "interleave-mm-strings": (0, _MEDIA),
+    "enable-mm-embeds": (0, "media come as files, not as tensors"),
     "enable-prompt-embeds": (0, "prompts are text or token ids"),
     "enable-lora": (0, _LORA),
     "lora-modules": (None, _LORA),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
+from scaleout.config.media import MediaOptions
 from scaleout.config.options import COMMA_LIST, OBJECT, SWITCH, TEMPLATE, TEXT, TEXTS, choice, decimal, integer, option
 
 
@@ -318,6 +319,7 @@ class ModeConfig:
     disable_access_log_for_endpoints: Sequence[str] = _log((), COMMA_LIST, "Paths that get none.")
 
     limits: Limits = field(factory=Limits, kw_only=True)
+    media: MediaOptions = field(factory=MediaOptions, kw_only=True)
     engine: EngineOptions = field(factory=EngineOptions, kw_only=True)
 
     @classmethod

@@ -14,6 +14,7 @@ from attrs import define, frozen
 from scaleout import codec, parsers
 from scaleout.config import Mode, ModeConfig
 from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json, Message
+from scaleout.core.media import MediaSet
 from scaleout.derender import Derenderer
 from scaleout.derender.bounds import DerenderBounds
 from scaleout.errors import BadRequest, ConfigError, NotFound, NotSupported
@@ -21,6 +22,7 @@ from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions
 from scaleout.parsers import Format
 from scaleout.parsers.constraint import constrain_calls
+from scaleout.pipeline.media import open_multimodal
 from scaleout.pipeline.self_test import Finding, examine_format
 from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
@@ -61,10 +63,12 @@ class Front:
         except BadRequest:
             return []
 
-    def render(self, request: ChatRequest | CompletionRequest, request_id: str) -> list[GenerateRequest]:
-        """One GenerateRequest per prompt. Raises `BadRequest`."""
+    def render(
+        self, request: ChatRequest | CompletionRequest, request_id: str, media: MediaSet | None = None
+    ) -> list[GenerateRequest]:
+        """One GenerateRequest per prompt. Raises `BadRequest`; `MediaWanted` where media are named and `media` is None."""
         if isinstance(request, ChatRequest):
-            rendered = [self.renderer.render_chat(request, request_id=request_id)]
+            rendered = [self.renderer.render_chat(request, request_id=request_id, media=media)]
         else:
             rendered = self.renderer.render_completion(request, request_id=request_id)
         demand = rendered[0].sampling_params.structured_outputs
@@ -228,6 +232,7 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
         settings=render_settings(config),
         output=output_facts(derenderer),
         on_neutralised=neutralised,
+        multimodal=open_multimodal(config, files, tokenizer),
     )
     front = Front(tokenizer, renderer, derenderer, bounds, max_model_len, neutralised)
     if config.tokenizer_backend == "fast":

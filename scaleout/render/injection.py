@@ -33,8 +33,15 @@ class ControlTokens:
     """The special tokens of one vocabulary: how they are spelled, marked in supplied text, and encoded. Immutable."""
 
     def __init__(
-        self, added_tokens: Mapping[int, str], special_ids: frozenset[int], backend: Backend | None = None
+        self,
+        added_tokens: Mapping[int, str],
+        special_ids: frozenset[int],
+        backend: Backend | None = None,
+        slots: frozenset[str] = frozenset(),
     ) -> None:
+        """`slots` stand for media: in the assistant's own words, too, they are text."""
+        special_ids |= {id for id, text in added_tokens.items() if text in slots}
+        self._slots = longest_of(slots) if slots else None
         self.ids = {text: id for id, text in added_tokens.items() if id in special_ids and text}
         self._backend = backend
         self._special_ids = special_ids
@@ -47,8 +54,8 @@ class ControlTokens:
         self._text_of = {ord(mark): first for first, mark in self._mark_of.items()}
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> ControlTokens:
-        return cls(tokenizer.added_tokens, tokenizer.special_ids, tokenizer.library)
+    def of(cls, tokenizer: Tokenizer, slots: frozenset[str] = frozenset()) -> ControlTokens:
+        return cls(tokenizer.added_tokens, tokenizer.special_ids, tokenizer.library, slots)
 
     def may_spell(self, text: str) -> bool:
         """Whether `text` holds a character with which some special token begins. Most text does not."""
@@ -68,6 +75,10 @@ class ControlTokens:
                 if text[place] in self._mark_of and self._spellings.match(text, place):
                     places.append(place)
         return spelled, places
+
+    def find_slots(self, text: str) -> list[int]:
+        """Where `text` spells a token that stands for media."""
+        return [found.start() for found in self._slots.finditer(text)] if self._slots is not None else []
 
     def open_ends(self, text: str) -> list[int]:
         """Positions in the last word of `text` from which it is the beginning of a special token."""
@@ -148,12 +159,32 @@ class Marking:
         return value
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One message of the conversation. What the assistant said is left alone: there a control token may be its own."""
+        """One message of the conversation. What the assistant said is left alone: there a control token may be its own.
+
+        Only what stands for media is never its own.
+        """
         own_words = ("content", "reasoning", "reasoning_content", "thinking") if message["role"] == "assistant" else ()
         return {
-            key: value if key in own_words or (key == "role" and value in ROLES) else self.value(value)
+            key: self._own(value)
+            if key in own_words
+            else value
+            if key == "role" and value in ROLES
+            else self.value(value)
             for key, value in message.items()
         }
+
+    def _own(self, value: Any) -> Any:
+        """The assistant's own words."""
+        if isinstance(value, str):
+            places = self.tokens.find_slots(value)
+            if not places:
+                return value
+            self.spelled += len(places)
+            self.marked = True
+            return self.tokens.put_marks(value, places)
+        if isinstance(value, list):
+            return [{**part, "text": self._own(part["text"])} if "text" in part else part for part in value]
+        return value
 
 
 def _refuse_surrogates(text: str) -> None:

@@ -12,15 +12,11 @@ from scaleout.core import Json, Message, Part, Tool, ToolCall
 from scaleout.errors import BadRequest
 from scaleout.render.chat_template import ChatTemplate
 from scaleout.render.content_format import ContentFormat, asks_for_null_content, detect_content_format
+from scaleout.render.media_parts import MODALITY_OF, UNSERVED
+from scaleout.render.placement import MediaParts
 
 TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
-MEDIA_PARTS = frozenset(
-    {
-        *("image_url", "input_image", "image", "image_embeds", "image_pil"),
-        *("audio_url", "input_audio", "audio", "audio_embeds"),
-        *("video_url", "video", "video_embeds", "prompt_embeds"),
-    }
-)
+MEDIA_PARTS = frozenset((*MODALITY_OF, *UNSERVED))
 
 _BILLING = "x-anthropic-billing-header"
 
@@ -59,9 +55,14 @@ class CallArguments(dict[str, Json]):
         return other + json.dumps(self, ensure_ascii=False) if isinstance(other, str) else NotImplemented
 
 
-def messages_to_dicts(messages: Sequence[Message], view: TemplateView, model_name: str) -> list[dict[str, Any]]:
-    """Every message as a dict with role and content first. Raises `BadRequest` for media, which a text model cannot see."""
-    dicts = [_message_to_dict(message, view, model_name) for message in messages]
+def messages_to_dicts(
+    messages: Sequence[Message], view: TemplateView, model_name: str, media: MediaParts | None = None
+) -> list[dict[str, Any]]:
+    """Every message as a dict with role and content first. `media` gathers what is no text.
+
+    Raises `BadRequest` for media that the model cannot see; a text model has no `media`.
+    """
+    dicts = [_message_to_dict(message, view, model_name, media, i) for i, message in enumerate(messages)]
     if not view.knows_developer and any(d["role"] == "developer" for d in dicts):
         return _fold_developer(dicts, view)
     return dicts
@@ -81,9 +82,11 @@ def tools_to_dicts(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return dicts
 
 
-def _message_to_dict(message: Message, view: TemplateView, model_name: str) -> dict[str, Any]:
+def _message_to_dict(
+    message: Message, view: TemplateView, model_name: str, media: MediaParts | None, index: int
+) -> dict[str, Any]:
     role = message.role
-    result: dict[str, Any] = {"role": role, "content": _content(message, view, model_name)}
+    result: dict[str, Any] = {"role": role, "content": _content(message, view, model_name, media, index)}
     if message.name is not None:
         result["name"] = message.name
     if message.tool_call_id is not None:
@@ -108,7 +111,7 @@ def _call_to_dict(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _content(message: Message, view: TemplateView, model_name: str) -> Any:
+def _content(message: Message, view: TemplateView, model_name: str, media: MediaParts | None, index: int) -> Any:
     content = message.content
     as_parts = view.content_format == "openai"
     if isinstance(content, str):
@@ -119,22 +122,26 @@ def _content(message: Message, view: TemplateView, model_name: str) -> Any:
         return content
     if content is None:
         return None if view.null_content else [] if as_parts else ""
-    parts = [_part_to_dict(part, model_name) for part in content]
+    parts = [_part_to_dict(part, model_name, media, index, i) for i, part in enumerate(content)]
     if message.role == "system":
         parts = _without_billing(parts)
     texts = [part["text"] for part in parts if part["type"] == "text"]
     if as_parts and message.role != "tool":
         return parts
+    if media is not None and any(part["type"] in media.multimodal.kinds for part in parts):
+        return media.as_text(parts)
     if message.role == "tool" and len(texts) < len(parts):
         return parts
     return "\n".join(filter(None, texts))
 
 
-def _part_to_dict(part: Part, model_name: str) -> dict[str, Any]:
+def _part_to_dict(part: Part, model_name: str, media: MediaParts | None, message: int, index: int) -> dict[str, Any]:
     if part.type in TEXT_PARTS:
         return {"type": "text", "text": part.text or "", **part.data}
     if part.type in MEDIA_PARTS:
-        raise BadRequest(f"{model_name} is not a multimodal model", "messages")
+        if media is None:
+            raise BadRequest(f"{model_name} is not a multimodal model", "messages")
+        return media.take(part, f"messages.{message}.content.{index}")
     if part.type == "tool_reference":
         return {"type": part.type, **part.data}
     raise BadRequest(f"Unknown part type: {part.type}", "messages")

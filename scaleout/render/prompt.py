@@ -8,13 +8,16 @@ from typing import Any, Literal
 from attrs import evolve, field, frozen
 
 from scaleout.config import Limits
-from scaleout.core import ChatRequest, Json, RequestOptions
+from scaleout.core import ChatRequest, Features, Json, RequestOptions
+from scaleout.core.media import MediaSet, MediaWanted
 from scaleout.errors import BadRequest
 from scaleout.render.attribution import Conversation, mask_of, spans_of
 from scaleout.render.chat_template import ChatTemplate
 from scaleout.render.content_format import ContentFormat
 from scaleout.render.injection import ControlTokens, Marking
 from scaleout.render.messages import count_items, lead_with_system, messages_to_dicts, origins, tools_to_dicts
+from scaleout.render.multimodal import Multimodal, spellings
+from scaleout.render.placement import MediaParts, expand, place, show_placeholders
 from scaleout.render.prompt_length import Edges, check_characters
 from scaleout.render.template_bounds import TemplateLimits
 from scaleout.render.template_set import TemplateSet
@@ -64,6 +67,7 @@ class Prompt:
     kwargs: Mapping[str, Json] = field(factory=dict)
     mask: Sequence[int] | None = None
     spans: Sequence[Mapping[str, Json]] | None = None
+    features: Features | None = None
 
 
 @frozen
@@ -76,6 +80,7 @@ class _Templated:
     variables: Mapping[str, Any]
     items: int
     kwargs: dict[str, Json]
+    media: MediaParts | None = None
 
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
         """The same with other messages."""
@@ -96,7 +101,9 @@ class PromptWriter:
         settings: RenderSettings,
         limits: Limits,
         on_neutralised: Callable[[int], None] | None = None,
+        multimodal: Multimodal | None = None,
     ) -> None:
+        self._multimodal = multimodal
         self.edges = Edges.of(tokenizer)
         self._tokenizer = tokenizer
         self._model = model
@@ -112,15 +119,23 @@ class PromptWriter:
             limits=TemplateLimits(limits.max_template_seconds, limits.max_template_chars),
         )
         self._templates.prepare()
-        self._control = ControlTokens.of(tokenizer) if settings.special_tokens_in_content == "text" else None
+        slots = spellings(multimodal.kinds.values()) if multimodal is not None else frozenset()
+        self._control = ControlTokens.of(tokenizer, slots) if settings.special_tokens_in_content == "text" else None
         eos_ids = model.eos_token_ids or ([] if tokenizer.eos_id is None else [tokenizer.eos_id])
         self._eos = {id: tokenizer.added_tokens.get(id, "") for id in eos_ids}
 
-    def write(self, request: ChatRequest) -> Prompt:
-        """Template and encode one conversation, whatever its length in ids. Raises `BadRequest`."""
+    def write(self, request: ChatRequest, media: MediaSet | None = None) -> Prompt:
+        """Template and encode one conversation, whatever its length in ids.
+
+        Raises `BadRequest`; `MediaWanted` where the conversation names media and `media` is None.
+        """
         self._check(request)
         marking = Marking(self._control) if self._control is not None else None
         done = self._apply_tolerantly(request, marking)
+        if done.media is not None and done.media.refs:
+            if media is None or not media.absent:
+                return self._write_with_media(done, marking, done.media, media)
+            done = evolve(done, text=show_placeholders(done.text, done.media.multimodal))
         options = request.options
         self.check_characters(done.text, options)
         attributed = options.return_assistant_tokens_mask or options.return_spans
@@ -132,6 +147,28 @@ class PromptWriter:
                 self._on_neutralised(marking.spelled)
         prompt = Prompt(text, ids, offsets if options.return_token_offsets else None, done.kwargs)
         return self._attribute(prompt, done, offsets) if attributed and offsets is not None else prompt
+
+    def _write_with_media(
+        self, done: _Templated, marking: Marking | None, parts: MediaParts, media: MediaSet | None
+    ) -> Prompt:
+        """The same for a conversation with media: each placeholder of the template becomes its item's slots."""
+        multimodal, options = parts.multimodal, done.request.options
+        wishes = multimodal.wishes_of(done.request)
+        multimodal.check_counts(parts.refs)
+        self.check_characters(done.text, options)
+        if media is None:
+            raise MediaWanted(parts.refs)
+        prepared = multimodal.prepare(parts.refs, media, wishes, self._model.max_model_len)
+        expanded = expand(done.text, multimodal, prepared)
+        attributed = options.return_assistant_tokens_mask or options.return_spans
+        short, offsets = self._encode_marked(expanded.text, options, marking, attributed)
+        id_of = {token: self._tokenizer.id_of(token) or 0 for _, _, token in expanded.runs}
+        ids, offsets, features = place(short, offsets, expanded, id_of, wishes.payload)
+        text = expanded.plain if marking is None else marking.tokens.remove_marks(expanded.plain)
+        if marking is not None and marking.spelled and self._on_neutralised is not None:
+            self._on_neutralised(marking.spelled)
+        prompt = Prompt(text, ids, None, done.kwargs, features=features)
+        return self._attribute(prompt, done, offsets) if offsets is not None else prompt
 
     def check_characters(self, text: str, options: RequestOptions) -> None:
         """Refuse a text that cannot fit, before the tokenizer works on it; one that will be cut may be longer."""
@@ -173,7 +210,8 @@ class PromptWriter:
         requested = request.chat_template if request.chat_template is not None else kwargs.get("chat_template")
         chosen = self._templates.pick(requested, bool(tools))
         template = chosen.template
-        messages = messages_to_dicts(request.messages, chosen.view, self._model.name)
+        media = MediaParts(self._multimodal, self._model.name) if self._multimodal is not None else None
+        messages = messages_to_dicts(request.messages, chosen.view, self._model.name, media)
         variables = template_variables(kwargs, template.variables, self._tokenizer.special_tokens)
         documents = kwargs.get("documents")
         if marking is not None:
@@ -187,7 +225,7 @@ class PromptWriter:
         variables["add_generation_prompt"] = request.add_generation_prompt
         items = count_items(request.messages, tools)
         render = template.render_open if request.continue_final_message else template.render
-        return _Templated(render(variables, items), request, template, variables, items, kwargs)
+        return _Templated(render(variables, items), request, template, variables, items, kwargs, media)
 
     def _tools(self, request: ChatRequest, kwargs: Mapping[str, Json]) -> Any:
         choice = request.tool_choice

@@ -9,8 +9,10 @@ from attrs import evolve, frozen
 
 from scaleout.config import Limits
 from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json, RequestOptions
+from scaleout.core.media import MediaSet
 from scaleout.errors import BadRequest
 from scaleout.render.attribution import cut_spans
+from scaleout.render.multimodal import Multimodal
 from scaleout.render.prompt import ModelFacts, Prompt, PromptWriter, RenderSettings
 from scaleout.render.prompt_length import NO_EDGES, check_length, check_truncation, positions_to_keep
 from scaleout.render.sampling import SamplingDefaults, SamplingRules
@@ -52,7 +54,9 @@ class Renderer:
         settings: RenderSettings | None = None,
         output: OutputFacts | None = None,
         on_neutralised: Callable[[int], None] | None = None,
+        multimodal: Multimodal | None = None,
     ) -> None:
+        self.multimodal = multimodal
         self._model = model
         self._limits = limits or Limits()
         self._settings = settings or RenderSettings()
@@ -61,15 +65,18 @@ class Renderer:
         self._sampling = SamplingRules(
             self._limits, model.max_model_len, model.vocab_size, defaults or SamplingDefaults()
         )
-        self._prompts = PromptWriter(tokenizer, model, self._settings, self._limits, on_neutralised)
+        self._prompts = PromptWriter(tokenizer, model, self._settings, self._limits, on_neutralised, multimodal)
 
-    def render_chat(self, request: ChatRequest, *, request_id: str) -> GenerateRequest:
-        """One conversation → one request for an engine. Raises `BadRequest` for everything that cannot work."""
+    def render_chat(self, request: ChatRequest, *, request_id: str, media: MediaSet | None = None) -> GenerateRequest:
+        """One conversation → one request for an engine.
+
+        Raises `BadRequest` for everything that cannot work; `MediaWanted` where it names media and `media` is None.
+        """
         options = request.options
         self._check_tool_choice(request)
         self._sampling.check_budget(request.sampling)
         check_truncation(options, self._model.max_model_len)
-        prompt = self._fit(self._carried_prompt(request) or self._prompts.write(request), options)
+        prompt = self._fit(self._carried_prompt(request) or self._prompts.write(request, media), options)
         constraint = None
         if self._output.tool_constraint is not None and request.tools:
             constraint = self._output.tool_constraint(request)
@@ -116,9 +123,9 @@ class Renderer:
             for i, prompt in enumerate(request.prompts)
         ]
 
-    def render_prompt(self, request: ChatRequest) -> Prompt:
-        """Template and encode one conversation, whatever its length in ids. Raises `BadRequest`."""
-        return self._prompts.write(request)
+    def render_prompt(self, request: ChatRequest, media: MediaSet | None = None) -> Prompt:
+        """Template and encode one conversation, whatever its length in ids. Raises `BadRequest`, `MediaWanted`."""
+        return self._prompts.write(request, media)
 
     def _complete(self, request: CompletionRequest, prompt: str | Sequence[int], request_id: str) -> GenerateRequest:
         options = request.options
@@ -146,6 +153,12 @@ class Renderer:
         check_length(len(prompt.token_ids if kept is None else kept), length)
         if kept is None:
             return prompt
+        if prompt.features is not None:
+            raise BadRequest(
+                "A prompt with media cannot be cut: truncate_prompt_tokens is smaller than its length of "
+                f"{len(prompt.token_ids)} tokens.",
+                "truncate_prompt_tokens",
+            )
         return evolve(
             prompt,
             token_ids=_at(prompt.token_ids, kept),
@@ -214,6 +227,7 @@ def _generate_request(options: RequestOptions, request_id: str, prompt: Prompt, 
         request_id=request_id,
         token_ids=prompt.token_ids,
         token_offsets=prompt.offsets,
+        features=prompt.features,
         model=options.model,
         stream=options.stream,
         stream_options=options.stream_options,

@@ -1,0 +1,170 @@
+"""Pictures: opened within bounds by Pillow, prepared by the model's own processor in NumPy. Never needs torch."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from scaleout.core import Json
+from scaleout.core.media import MediaFile
+from scaleout.errors import BadRequest, ConfigError
+from scaleout.render.media_hash import Tagged
+from scaleout.render.modalities.image_families import ImageFamily, family_of
+from scaleout.render.modality import MediaLimits, MediaModel, MissingExtra, Processed, Slots, size_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LOG = logging.getLogger(__name__)
+
+EXTRA = "multimodal"
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "WEBP")
+"""What is decoded. Pillow knows dozens more, some of which start other programs or are hardly ever fuzzed."""
+WHITE = (255, 255, 255)
+
+
+def open_modality(model: MediaModel, limits: MediaLimits) -> ImageModality | None:
+    """The model's way with pictures; None where it takes none.
+
+    Raises `MissingExtra` where packages are missing, `ConfigError` where the model's files do not fit.
+    """
+    family = family_of(model)
+    if family is None:
+        return None
+    try:
+        from PIL import Image
+        from transformers import AutoImageProcessor
+    except ImportError:
+        raise MissingExtra(EXTRA) from None
+    # Its own guard warns at half of what --max-image-pixels allows; ours refuses before any decoding.
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            processor = AutoImageProcessor.from_pretrained(  # type: ignore[no-untyped-call]
+                str(model.folder), backend="pil", local_files_only=True, trust_remote_code=False
+            )
+    except (ImportError, OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"The image processor of {model.name!r} cannot be used: {error}") from error
+    return ImageModality(model, family, family.slots(model), processor, limits)
+
+
+@define(frozen=True)
+class ImageModality:
+    model: MediaModel
+    family: ImageFamily
+    slots: Slots
+    processor: Any
+    limits: MediaLimits
+
+    def process(
+        self, file: MediaFile, kwargs: Mapping[str, Json], io_kwargs: Mapping[str, Json], alone: bool
+    ) -> Processed:
+        picture = self.decode(file, io_kwargs)
+        given = {**self.family.call(self.model), **self._known(kwargs)}
+        nested = [[picture]] if alone or not self.family.counts_pictures else [[picture, picture.resize((1, 1))]]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                inputs = self.processor(nested if self.family.nested else [picture], return_tensors=None, **given)
+        except (ValueError, TypeError, ZeroDivisionError, MemoryError) as error:
+            raise BadRequest(f"The image cannot be prepared for this model: {error}", "messages") from error
+        fields = self.family.fields(self.model, inputs)
+        size = sum(size_of(one.data) for one in fields.values())
+        return Processed(fields, self.family.expand(self.model, self.processor, inputs), size)
+
+    def content_key(self, file: MediaFile, io_kwargs: Mapping[str, Json]) -> Any:
+        """The file's bytes, and how its colours were changed where they were."""
+        mode, background = _wishes(io_kwargs)
+        with self._open(file) as picture:
+            same = mode is None or picture.mode == mode
+        if same:
+            return Tagged("image", file.data)
+        return Tagged(
+            "image", {"io_config": {"image_mode": mode, "rgba_background_color": background}, "data": file.data}
+        )
+
+    def decode(self, file: MediaFile, io_kwargs: Mapping[str, Json]) -> Image:
+        """The picture as a viewer shows it, in the colours that models expect: upright, its transparent parts white."""
+        from PIL import ImageOps, UnidentifiedImageError
+
+        mode, background = _wishes(io_kwargs)
+        with self._open(file) as opened:
+            try:
+                opened.load()
+            except (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError) as error:
+                raise _damaged() from error
+            try:
+                upright = ImageOps.exif_transpose(opened)
+            except Exception as error:
+                # Orientation is a hint in a block of metadata that many programs write wrongly.
+                LOG.debug("orientation of a picture is not readable: %s", type(error).__name__)
+                upright = opened.copy()
+        if mode is None or upright.mode == mode:
+            return upright
+        if mode == "RGB" and (upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info):
+            return _on_background(upright.convert("RGBA"), background)
+        return upright.convert(mode)
+
+    def _open(self, file: MediaFile) -> Image:
+        """Read the header. Raises `BadRequest` for other files, and for more pixels than are allowed."""
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            picture = Image.open(io.BytesIO(file.data), formats=FORMATS)
+        except (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError) as error:
+            raise BadRequest(
+                f"The file is no image that can be read here ({', '.join(FORMATS)}).", "messages"
+            ) from error
+        width, height = picture.size
+        if width * height > self.limits.max_image_pixels:
+            raise BadRequest(
+                f"The image has {width} x {height} pixels, more than the limit of {self.limits.max_image_pixels} "
+                "(--max-image-pixels).",
+                "messages",
+            )
+        return picture
+
+    def _known(self, kwargs: Mapping[str, Json]) -> dict[str, Json]:
+        """The arguments that this image processor takes. Raises `BadRequest` for others."""
+        known = getattr(self.processor.valid_kwargs, "__annotations__", {})
+        every = set(known).union(*(getattr(base, "__annotations__", {}) for base in type(self.processor).__mro__))
+        every |= set(vars(self.processor))
+        unknown = sorted(kwargs.keys() - every)
+        if unknown:
+            raise BadRequest(
+                f"The image processor of this model has no argument {unknown[0]!r}.",
+                f"mm_processor_kwargs.{unknown[0]}",
+            )
+        return dict(kwargs)
+
+
+def _wishes(io_kwargs: Mapping[str, Json]) -> tuple[str | None, tuple[int, ...]]:
+    """Colour mode and background of `media_io_kwargs.image`."""
+    mode = io_kwargs.get("image_mode", "RGB")
+    background = tuple(io_kwargs.get("rgba_background_color", WHITE))
+    if mode not in (None, "RGB", "L", "RGBA"):
+        raise BadRequest("image_mode must be null, 'RGB', 'RGBA' or 'L'.", "media_io_kwargs.image.image_mode")
+    if len(background) != 3 or not all(type(part) is int and 0 <= part <= 255 for part in background):
+        raise BadRequest(
+            "rgba_background_color must be a list or tuple of 3 integers in the range [0, 255].",
+            "media_io_kwargs.image.rgba_background_color",
+        )
+    return mode, background
+
+
+def _on_background(picture: Image, background: tuple[int, ...]) -> Image:
+    from PIL import Image
+
+    flat = Image.new("RGB", picture.size, background)
+    flat.paste(picture, mask=picture.getchannel("A"))
+    return flat
+
+
+def _damaged() -> BadRequest:
+    return BadRequest("The image is damaged or cut short.", "messages")

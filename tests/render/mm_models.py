@@ -1,0 +1,393 @@
+"""Small folders of vision and audio models: real tokenizers, the family's processor files, configs of a few random layers' size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+from tokenizers import AddedToken, Tokenizer
+
+CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for p in m['content'] %}{% if p['type'] == 'image' %}IMAGE{% elif p['type'] == 'audio' %}AUDIO"
+    "{% elif p['type'] == 'video' %}VIDEO{% elif 'text' in p %}{{ p['text'] }}{% endif %}{% endfor %}"
+    "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def chatml(image: str = "", audio: str = "", video: str = "") -> str:
+    return CHATML.replace("IMAGE", image).replace("AUDIO", audio).replace("VIDEO", video)
+
+
+@frozen
+class Family:
+    """`base`: a model of `tiny_model` whose tokenizer is used; `tokens` are added to it as special ones.
+
+    `processor`: the class in transformers. `named`: names of tokens in the tokenizer's configuration.
+    """
+
+    base: str
+    processor: str
+    template: str
+    config: Mapping[str, Any]
+    image: Mapping[str, Any] | None = None
+    arguments: Mapping[str, Any] = field(factory=dict)
+    tokens: Sequence[str] = ()
+    named: Mapping[str, str] = field(factory=dict)
+    audio: Mapping[str, Any] | None = None
+
+
+def _text(**more: Any) -> dict[str, Any]:
+    return {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 4096,
+        **more,
+    }
+
+
+_QWEN_VISION = {
+    "depth": 2,
+    "embed_dim": 32,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "in_channels": 3,
+    "mlp_ratio": 2,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}
+_QWEN_ROPE = {"rope_type": "default", "type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+_QWEN_IDS = {
+    "image_token_id": 151655,
+    "video_token_id": 151656,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+}
+_QWEN_IMAGE = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "min_pixels": 56 * 56,
+    "max_pixels": 28 * 28 * 64,
+    **CLIP,
+}
+_QWEN_TEMPLATE = chatml(
+    "<|vision_start|><|image_pad|><|vision_end|>", video="<|vision_start|><|video_pad|><|vision_end|>"
+)
+_SIGLIP = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+_IDEFICS_TOKENS = [
+    "<fake_token_around_image>",
+    "<image>",
+    "<end_of_utterance>",
+    "<global-img>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+]
+_IDEFICS_TEMPLATE = (
+    "<|im_start|>{% for m in messages %}{{ m['role'] | capitalize }}"
+    "{% if m['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
+    "{% for line in m['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+_GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
+    "{% if m['content'] is string %}{{ m['content'] | trim }}{% else %}{% for p in m['content'] %}"
+    "{% if p['type'] == 'image' %}{{ '<start_of_image>' }}{% elif p['type'] == 'text' %}{{ p['text'] | trim }}{% endif %}"
+    "{% endfor %}{% endif %}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+_LLAVA_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'].upper() + ': ' }}{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for p in m['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}{{ p['text'] + ' ' }}{% endfor %}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+_PIXTRAL_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[INST]{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for p in m['content'] %}{% if p['type'] == 'image' %}[IMG]{% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "[/INST]{% endfor %}"
+)
+_PIXTRAL_IMAGE = {
+    "image_processor_type": "PixtralImageProcessor",
+    "size": {"longest_edge": 128},
+    "patch_size": {"height": 16, "width": 16},
+    **CLIP,
+}
+_PIXTRAL_VISION = {
+    "model_type": "pixtral",
+    "hidden_size": 32,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 128,
+    "patch_size": 16,
+}
+_ANYRES = [[56, 56], [56, 112], [112, 56], [112, 112], [56, 168], [168, 56]]
+
+FAMILIES: Mapping[str, Family] = {
+    "qwen2_vl": Family(
+        "qwen3",
+        "Qwen2VLProcessor",
+        _QWEN_TEMPLATE,
+        {
+            "model_type": "qwen2_vl",
+            "text_config": _text(model_type="qwen2_vl_text", rope_scaling=_QWEN_ROPE, rope_parameters=_QWEN_ROPE),
+            "vision_config": {"model_type": "qwen2_vl_vision", **_QWEN_VISION},
+            **_QWEN_IDS,
+        },
+        _QWEN_IMAGE,
+    ),
+    "qwen2_5_vl": Family(
+        "qwen3",
+        "Qwen2_5_VLProcessor",
+        _QWEN_TEMPLATE,
+        {
+            "model_type": "qwen2_5_vl",
+            "text_config": _text(model_type="qwen2_5_vl_text", rope_scaling=_QWEN_ROPE, rope_parameters=_QWEN_ROPE),
+            "vision_config": {
+                **_QWEN_VISION, "intermediate_size": 64, "out_hidden_size": 32, "fullatt_block_indexes": [1],
+                "model_type": "qwen2_5_vl_vision",
+            },
+            **_QWEN_IDS,
+        },
+        _QWEN_IMAGE,
+    ),
+    "qwen3_vl": Family(
+        "qwen3",
+        "Qwen3VLProcessor",
+        _QWEN_TEMPLATE,
+        {
+            "model_type": "qwen3_vl",
+            "text_config": _text(model_type="qwen3_vl_text", rope_scaling=_QWEN_ROPE, rope_parameters=_QWEN_ROPE),
+            "vision_config": {
+                **_QWEN_VISION, "patch_size": 16, "intermediate_size": 64, "out_hidden_size": 32,
+                "model_type": "qwen3_vl_vision",
+                "num_position_embeddings": 64,
+                "deepstack_visual_indexes": [0],
+            },
+            **_QWEN_IDS,
+        },
+        {**_QWEN_IMAGE, "patch_size": 16, "max_pixels": 32 * 32 * 64, **HALF},
+    ),
+    "glm4v": Family(
+        "qwen3",
+        "Glm4vProcessor",
+        chatml("<|begin_of_image|><|image|><|end_of_image|>"),
+        {
+            "model_type": "glm4v",
+            "text_config": _text(model_type="glm4v_text"),
+            "vision_config": {"model_type": "glm4v_vision"},
+        },
+        {
+            "image_processor_type": "Glm4vImageProcessor",
+            "patch_size": 14,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+            "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 128},
+            **CLIP,
+        },
+        tokens=(
+            *("<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
+            *("<|begin_of_video|>", "<|video|>", "<|end_of_video|>"),
+        ),
+    ),
+    "gemma3": Family(
+        "gemma3",
+        "Gemma3Processor",
+        _GEMMA_TEMPLATE,
+        {
+            "model_type": "gemma3",
+            "mm_tokens_per_image": 16,
+            "image_token_index": 262144,
+            "boi_token_index": 255999,
+            "eoi_token_index": 256000,
+            "text_config": _text(model_type="gemma3_text", sliding_window=64),
+            "vision_config": {"model_type": "siglip_vision_model", **_SIGLIP, "image_size": 112, "patch_size": 14},
+        },
+        {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 112, "width": 112}, **HALF},
+        {"image_seq_length": 16},
+    ),
+    "llava": Family(
+        "llama2",
+        "LlavaProcessor",
+        _LLAVA_TEMPLATE,
+        {
+            "model_type": "llava",
+            "image_token_index": 32000,
+            "vision_feature_select_strategy": "default",
+            "vision_feature_layer": -2,
+            "text_config": _text(model_type="llama"),
+            "vision_config": {"model_type": "clip_vision_model", **_SIGLIP, "image_size": 56, "patch_size": 14},
+        },
+        {
+            "image_processor_type": "CLIPImageProcessor",
+            "size": {"shortest_edge": 56},
+            "crop_size": {"height": 56, "width": 56},
+            "do_center_crop": True,
+            **CLIP,
+        },
+        {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
+        tokens=("<image>",),
+    ),
+    "llava_onevision": Family(
+        "qwen3",
+        "LlavaOnevisionProcessor",
+        chatml("<image>", video="<video>"),
+        {
+            "model_type": "llava_onevision",
+            "image_grid_pinpoints": _ANYRES,
+            "text_config": _text(model_type="qwen2"),
+            "vision_config": {"model_type": "siglip_vision_model", **_SIGLIP, "image_size": 56, "patch_size": 14},
+        },
+        {
+            "image_processor_type": "LlavaOnevisionImageProcessor",
+            "size": {"height": 56, "width": 56},
+            "image_grid_pinpoints": _ANYRES,
+            **HALF,
+        },
+        {"num_image_tokens": 16, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_9"},
+        tokens=("<image>", "<video>"),
+    ),
+    "idefics3": Family(
+        "llama3_1",
+        "Idefics3Processor",
+        _IDEFICS_TEMPLATE,
+        {
+            "model_type": "idefics3",
+            "scale_factor": 2,
+            "text_config": _text(model_type="llama"),
+            "vision_config": {"model_type": "idefics3_vision", **_SIGLIP, "image_size": 56, "patch_size": 14},
+        },
+        {
+            "image_processor_type": "Idefics3ImageProcessor",
+            "size": {"longest_edge": 168},
+            "max_image_size": {"longest_edge": 56},
+            "do_image_splitting": True,
+            **HALF,
+        },
+        {"image_seq_len": 4},
+        tokens=("<|im_start|>", *_IDEFICS_TOKENS),
+    ),
+    "smolvlm": Family(
+        "qwen3",
+        "SmolVLMProcessor",
+        _IDEFICS_TEMPLATE,
+        {
+            "model_type": "smolvlm",
+            "scale_factor": 2,
+            "text_config": _text(model_type="llama"),
+            "vision_config": {"model_type": "smolvlm_vision", **_SIGLIP, "image_size": 56, "patch_size": 14},
+        },
+        {
+            "image_processor_type": "SmolVLMImageProcessor",
+            "size": {"longest_edge": 168},
+            "max_image_size": {"longest_edge": 56},
+            "do_image_splitting": True,
+            **HALF,
+        },
+        {"image_seq_len": 4},
+        tokens=_IDEFICS_TOKENS,
+    ),
+    "internvl": Family(
+        "qwen3",
+        "InternVLProcessor",
+        chatml("<IMG_CONTEXT>\n", video="<video>\n"),
+        {
+            "model_type": "internvl",
+            "image_seq_length": 4,
+            "text_config": _text(model_type="qwen2"),
+            "vision_config": {
+                "model_type": "internvl_vision",
+                **_SIGLIP,
+                "image_size": [56, 56],
+                "patch_size": [14, 14],
+            },
+        },
+        {
+            "image_processor_type": "GotOcr2ImageProcessor",
+            "size": {"height": 56, "width": 56},
+            "crop_to_patches": True,
+            "max_patches": 6,
+            "min_patches": 1,
+            **CLIP,
+        },
+        {"image_seq_length": 4},
+        tokens=("<img>", "</img>", "<IMG_CONTEXT>", "<video>"),
+        named={
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>",
+            "video_token": "<video>",
+        },
+    ),
+    "pixtral": Family(
+        "llama3_1",
+        "PixtralProcessor",
+        _PIXTRAL_TEMPLATE,
+        {"model_type": "llava", "text_config": _text(model_type="mistral"), "vision_config": _PIXTRAL_VISION},
+        _PIXTRAL_IMAGE,
+        {"patch_size": 16, "spatial_merge_size": 1},
+        tokens=("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    ),
+    "mistral3": Family(
+        "llama3_1",
+        "PixtralProcessor",
+        _PIXTRAL_TEMPLATE,
+        {
+            "model_type": "mistral3",
+            "spatial_merge_size": 2,
+            "text_config": _text(model_type="mistral"),
+            "vision_config": _PIXTRAL_VISION,
+        },
+        _PIXTRAL_IMAGE,
+        {"patch_size": 16, "spatial_merge_size": 2},
+        tokens=("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    ),
+}
+
+
+def build(family: Family, base: Path, out: Path) -> Path:
+    """Write the folder of a model. `base` holds the tokenizer it starts from."""
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in family.tokens])
+    tokenizer.save(str(out / "tokenizer.json"))
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    settings.pop("added_tokens_decoder", None)
+    settings |= {**family.named, "chat_template": family.template, "processor_class": family.processor}
+    if family.named:
+        settings["extra_special_tokens"] = dict(family.named)
+    _write(out / "tokenizer_config.json", settings)
+    config = dict(family.config)
+    vocab_size = max(tokenizer.get_vocab_size(), json.loads((base / "config.json").read_text())["vocab_size"])
+    config["text_config"] = {**config["text_config"], "vocab_size": vocab_size}
+    if "image_token_id" not in config and "image_token_index" not in config:
+        slot = next(t for t in ("<IMG_CONTEXT>", "[IMG]", "<image>", "<|image|>") if t in family.tokens)
+        key = (
+            "image_token_index"
+            if config["model_type"] in ("llava", "llava_onevision", "mistral3")
+            else "image_token_id"
+        )
+        config[key] = tokenizer.token_to_id(slot)
+    _write(out / "config.json", config)
+    _write(out / "processor_config.json", {"processor_class": family.processor, **family.arguments})
+    if family.image is not None:
+        _write(out / "preprocessor_config.json", {**family.image, "processor_class": family.processor})
+    return out
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1))
