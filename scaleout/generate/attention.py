@@ -17,7 +17,7 @@ from scaleout.errors import ConfigError
 
 @frozen
 class LayerShape:
-    """What a layer keeps per token. `plain`: its scores go straight into a softmax over the visible keys."""
+    """What a layer keeps per token. `plain`: see `Look`."""
 
     kv_heads: int
     key_dim: int
@@ -53,6 +53,11 @@ class Look:
     softcap: float | None = None
     sinks: Tensor | None = None
 
+    @property
+    def plain(self) -> bool:
+        """The scores go straight into a softmax over the visible keys."""
+        return self.softcap is None and self.sinks is None
+
 
 class Kernel(Protocol):
     """Writes keys and values to the cache and attends to it. One step at a time."""
@@ -73,11 +78,12 @@ class Kernel(Protocol):
 class PagedAttention:
     """One per model, registered as its attention function.
 
-    Without a kernel it only notes what each layer asks for, in `shapes`: the way to learn a model's KV layout without knowing its
-    architecture.
+    Without a kernel it only notes what each layer asks for, in `shapes` and `looks`: the way to learn a model's KV layout without
+    knowing its architecture.
     """
 
     shapes: dict[int, LayerShape] = field(factory=dict)
+    looks: dict[int, Look] = field(factory=dict)
     kernel: Kernel | None = None
 
     def __call__(
@@ -95,19 +101,14 @@ class PagedAttention:
     ) -> tuple[Tensor, None]:
         """`query` [1, heads, tokens, key_dim], `key`/`value` [1, kv_heads, tokens, dim] → [1, tokens, heads, value_dim]."""
         layer = int(module.layer_idx)  # type: ignore[arg-type]
-        if self.kernel is None:
-            check_arguments(attention_mask, others)
-            self.shapes[layer] = LayerShape(
-                key.shape[1], key.shape[3], value.shape[3], softcap is None and s_aux is None
-            )
-            return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
         scale = scaling if scaling is not None else query.shape[3] ** -0.5
         look = Look(scale, sliding_window, softcap, s_aux)
+        if self.kernel is None:
+            check_arguments(attention_mask, others)
+            self.looks[layer] = look
+            self.shapes[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], look.plain)
+            return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
         return self.kernel.attend(layer, query[0], key[0], value[0], look).unsqueeze(0), None
-
-    @property
-    def plain(self) -> bool:
-        return all(shape.plain for shape in self.shapes.values())
 
 
 def check_arguments(mask: Tensor | None, others: Mapping[str, Any]) -> None:

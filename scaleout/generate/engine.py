@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from collections.abc import Sequence as ReadOnly
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -66,12 +67,17 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         backend = import_module(f"scaleout.generate.backends.{options.backend}")
     except ModuleNotFoundError as error:
         raise ConfigError(f"The engine backend {options.backend!r} cannot be used: {error}") from error
-    engine: Engine = backend.open_engine(files, options, load_tokenizer)
+    # In a thread that ends: the processor threads that torch ties to it would otherwise stay, and keep those of the engine from spinning.
+    with ThreadPoolExecutor(1, "open engine") as opener:
+        engine: Engine = opener.submit(backend.open_engine, files, options, load_tokenizer).result()
     return engine
 
 
 class Runner(Protocol):
     """The device's side of the loop. Every call comes from the engine thread."""
+
+    def begin(self) -> None:
+        """The thread's first call."""
 
     def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:
         """Computes a batch; one result per slice that samples, in order."""
@@ -208,6 +214,7 @@ class EngineLoop:
     def _run(self) -> None:
         reason = "The engine is closed."
         try:
+            self._runner.begin()
             while self._obey():
                 self.step()
         except BaseException as error:

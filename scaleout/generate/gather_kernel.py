@@ -32,6 +32,7 @@ class GatherKernel:
             )
             for layer, shape in shapes.items()
         }
+        self._key_space, self._value_space = Space(), Space()
         self._slots = torch.zeros(0, dtype=torch.int64)
         self._padding = 0
         self._groups: Sequence[DecodeGroup] = ()
@@ -49,53 +50,71 @@ class GatherKernel:
         values.flatten(1, 2).index_copy_(1, self._slots, value)
         query = query * look.scale
         out = query.new_empty(query.shape[1], query.shape[0], values.shape[3])
-        out[len(out) - self._padding :] = 0
         for group in self._groups:
-            out[group.start : group.end] = decode(query[:, group.start : group.end], keys, values, group, look)
+            rows, hidden = group.view(len(keys), look.window)
+            heads = (group.end - group.start) * len(keys)
+            seen = self._key_space.gather(keys, rows, heads), self._value_space.gather(values, rows, heads)
+            out[group.start : group.end] = decode(query[:, group.start : group.end], *seen, hidden, look)
         for span in self._spans:
-            read(query[:, span.start : span.end], keys, values, span, look, out[span.start : span.end])
+            first, rows = span.view(len(keys), look.window)
+            seen = self._key_space.gather(keys, rows, len(keys)), self._value_space.gather(values, rows, len(keys))
+            read(query[:, span.start : span.end], *seen, span.length - first, look, out[span.start : span.end])
+        out[len(out) - self._padding :] = 0
         return out
 
     def close(self) -> None:
         self.caches.clear()
 
 
-def decode(query: Tensor, keys: Tensor, values: Tensor, group: DecodeGroup, look: Look) -> Tensor:
-    """`query` [heads, sequences, dim], scaled, one per sequence → [sequences, heads, value_dim]."""
+class Space:
+    """Where gathered blocks lie until the next gathering. One place for all layers: fresh memory would have to be mapped each time."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.empty(0)
+
+    def gather(self, cache: Tensor, rows: Tensor, heads: int) -> Tensor:
+        """`cache` [kv_heads, blocks, block_size, dim] → the blocks `rows`, counted over all heads, as [heads, tokens, dim]."""
+        kv_heads, blocks, size, dim = cache.shape
+        count = len(rows) * size * dim
+        if self._numbers.numel() < count:
+            self._numbers = cache.new_empty(count)
+        out = self._numbers[:count].view(len(rows), size * dim)
+        torch.index_select(cache.view(kv_heads * blocks, size * dim), 0, rows, out=out)
+        return out.view(heads, -1, dim)
+
+
+def decode(query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, look: Look) -> Tensor:
+    """`query` [heads, sequences, dim], scaled, one per sequence; `keys`, `values` [sequences * kv_heads, tokens, dim]; `hidden`
+    [sequences, 1, 1, tokens] is added to the scores → [sequences, heads, value_dim].
+    """
     heads, count, dim = query.shape
-    kv_heads = keys.shape[0]
-    rows, hidden = group.view(kv_heads, look.window)
-    seen_keys = gather(keys, rows).view(count, kv_heads, -1, dim)
-    seen_values = gather(values, rows).view(count, kv_heads, seen_keys.shape[2], -1)
-    grouped = query.transpose(0, 1).reshape(count, kv_heads, heads // kv_heads, dim)
-    scores = torch.matmul(grouped, seen_keys.transpose(2, 3))
+    scores = torch.bmm(query.transpose(0, 1).reshape(len(keys), -1, dim), keys.transpose(1, 2))
     if look.softcap is not None:
         scores = look.softcap * torch.tanh(scores / look.softcap)
+    by_head = scores.view(count, heads, 1, -1)
     if hidden is not None:
-        scores = scores.add_(hidden)
-    weights = weigh(scores.view(count, heads, 1, -1), look.sinks).view(count, kv_heads, heads // kv_heads, -1)
-    return torch.matmul(weights, seen_values).view(count, heads, -1)
+        by_head.add_(hidden)
+    return torch.bmm(weigh(by_head, look.sinks).view(scores.shape), values).view(count, heads, -1)
 
 
-def read(query: Tensor, keys: Tensor, values: Tensor, span: PromptSpan, look: Look, out: Tensor) -> None:
-    """`query` [heads, rows, dim], scaled, the last rows of a sequence → `out` [rows, heads, value_dim]."""
+def read(query: Tensor, keys: Tensor, values: Tensor, length: int, look: Look, out: Tensor) -> None:
+    """`query` [heads, rows, dim], scaled, the last of `length` tokens; `keys`, `values` [kv_heads, tokens, dim], with room behind
+    → `out` [rows, heads, value_dim].
+    """
     heads, count, dim = query.shape
-    kv_heads = keys.shape[0]
-    first_key, rows = span.view(kv_heads, look.window)
-    seen_keys = gather(keys, rows).view(kv_heads, -1, dim).transpose(1, 2)
-    seen_values = gather(values, rows).view(kv_heads, seen_keys.shape[2], -1)
+    turned = keys.transpose(1, 2)
     at_once = count if count <= 2 * ROWS else ROWS
     for start in range(0, count, at_once):
         end = min(start + at_once, count)
-        last = span.length - count + end - first_key
+        last = length - count + end
         first = 0 if look.window is None else max(0, last - (end - start) - look.window + 1)
-        few = query[:, start:end].reshape(kv_heads, heads // kv_heads * (end - start), dim)
-        scores = torch.matmul(few, seen_keys[:, :, first:last]).view(heads, end - start, last - first)
+        few = query[:, start:end].reshape(len(keys), -1, dim)
+        scores = torch.bmm(few, turned[:, :, first:last]).view(heads, end - start, last - first)
         if look.softcap is not None:
             scores = look.softcap * torch.tanh(scores / look.softcap)
         hide(scores, look.window)
-        weights = weigh(scores, look.sinks).view(kv_heads, -1, last - first)
-        out[start:end] = torch.matmul(weights, seen_values[:, first:last]).view(heads, end - start, -1).transpose(0, 1)
+        weights = weigh(scores, look.sinks).view(len(keys), -1, last - first)
+        out[start:end] = torch.bmm(weights, values[:, first:last]).view(heads, end - start, -1).transpose(0, 1)
 
 
 def weigh(scores: Tensor, sinks: Tensor | None) -> Tensor:
@@ -103,12 +122,7 @@ def weigh(scores: Tensor, sinks: Tensor | None) -> Tensor:
     if sinks is None:
         return torch.softmax(scores, dim=-1)
     column = sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
-
-
-def gather(cache: Tensor, rows: Tensor) -> Tensor:
-    """`cache` [kv_heads, blocks, block_size, dim]: whole blocks by their numbers over all heads, in one run of copies."""
-    return cache.view(cache.shape[0] * cache.shape[1], -1).index_select(0, rows)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1].contiguous()
 
 
 def hide(scores: Tensor, window: int | None) -> None:
@@ -122,7 +136,7 @@ def hide(scores: Tensor, window: int | None) -> None:
         scores.masked_fill_(behind >= window, float("-inf"))
 
 
-@lru_cache(maxsize=2 * ROWS)
+@lru_cache(maxsize=4 * ROWS)
 def ahead(count: int, device: torch.device) -> Tensor:
     """[count, count], true where the key is later than the query."""
     return torch.ones(count, count, dtype=torch.bool, device=device).triu(1)

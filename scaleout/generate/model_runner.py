@@ -37,8 +37,15 @@ class ModelRunner:
         sampler: Sampler,
         device: torch.device,
         rows: Callable[[int], int] = int,
+        threads: int | None = None,
     ) -> None:
-        self.model, self.kernel, self.sampler, self.device, self.rows = model, kernel, sampler, device, rows
+        self.model, self.kernel, self.sampler, self.device = model, kernel, sampler, device
+        self.rows, self.threads = rows, threads
+
+    def begin(self) -> None:
+        """Number of processor threads: torch counts them per thread that calls it."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
 
     @torch.inference_mode()
     def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:

@@ -37,6 +37,11 @@ class PackedLinear(nn.Module):
         result: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
         return result
 
+    def add_to(self, residual: Tensor, rows: Tensor) -> Tensor:
+        """`residual` + forward(`rows`), in one."""
+        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, residual, self.packed, self.bias, "add")
+        return result
+
 
 class Sibling(nn.Module):
     """The part of a shared layer that used to be a layer by itself. The first call with an input computes it for all of them."""
@@ -70,7 +75,7 @@ class SharedLinear:
 
 def pack_linears(model: nn.Module) -> int:
     """Replaces every linear layer of a CPU model; returns how many there were. None where torch was built without oneDNN."""
-    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not can_pack():
         return 0
     count = 0
     with torch.no_grad():
@@ -79,7 +84,7 @@ def pack_linears(model: nn.Module) -> int:
             count += len(linears)
             for names in SIBLINGS:
                 group = [linears[name] for name in names if name in linears]
-                if len(group) == len(names) and _alike(group):
+                if len(group) == len(names) and alike(group):
                     shared = SharedLinear(group)
                     for place, name in enumerate(names):
                         setattr(parent, name, Sibling(shared, place))
@@ -89,10 +94,15 @@ def pack_linears(model: nn.Module) -> int:
     return count
 
 
+def can_pack() -> bool:
+    return bool(torch._C._has_mkldnn) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
 def _packable(module: nn.Module) -> TypeGuard[nn.Linear]:
     return type(module) is nn.Linear and module.weight.dtype in PACKABLE
 
 
-def _alike(linears: Sequence[nn.Linear]) -> bool:
+def alike(linears: Sequence[nn.Linear]) -> bool:
+    """Whether they can run as one."""
     first = linears[0]
     return all(one.in_features == first.in_features and (one.bias is None) == (first.bias is None) for one in linears)

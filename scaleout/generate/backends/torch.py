@@ -14,6 +14,7 @@ from scaleout.generate.attention import Geometry, PagedAttention
 from scaleout.generate.decode_graphs import DecodeGraphs
 from scaleout.generate.engine import Engine, EngineLoop
 from scaleout.generate.flash_kernel import PAGE, FlashKernel, Varlen, agrees, find_varlen, suits
+from scaleout.generate.fused_layer import fuse_layers
 from scaleout.generate.gather_kernel import GatherKernel
 from scaleout.generate.kv_cache import BlockPool
 from scaleout.generate.memory import available_memory
@@ -53,9 +54,10 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         max_num_seqs=options.max_num_seqs or defaults["max_num_seqs"],
         max_logprobs=options.max_logprobs,
     )
-    if device.type == "cpu":
-        log.info("%d linear layers packed", pack_linears(model))
     dtype: torch.dtype = next(model.parameters()).dtype
+    if device.type == "cpu":
+        fused = fuse_layers(model, attention, dtype)
+        log.info("%d layers fused, %d other linear layers packed", fused, pack_linears(model))
     varlen = pick_varlen(model, attention, device, dtype)
     block_size = options.block_size or (PAGE if varlen else defaults["block_size"])
     if varlen and block_size % PAGE:
@@ -68,7 +70,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     flash = FlashKernel(attention.shapes, geometry, varlen) if varlen else None
     attention.kernel = flash or GatherKernel(attention.shapes, geometry)
     rows = round_up if device.type == "cpu" else int
-    runner = ModelRunner(model, attention.kernel, Sampler(), device, rows)
+    runner = ModelRunner(model, attention.kernel, Sampler(), device, rows, options.threads)
     if flash is not None:
         runner.graphs = record_graphs(runner, flash, limits)
     scheduler = Scheduler(
