@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -15,8 +16,9 @@ from types import FrameType
 from attrs import define, evolve, field, frozen
 
 from scaleout.config import ModeConfig
+from scaleout.generate.remote.board import Board, Seat
 from scaleout.listener import reserve, url
-from scaleout.pipeline.stages import LoadedText, load_text
+from scaleout.pipeline.stages import LoadedText, Stages, load_text
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ class Worker:
     """A file descriptor that comes to its end when the parent is gone."""
     loaded: LoadedText
     """What the parent has loaded; its memory is shared until somebody writes to it, and nobody does."""
+    seat: Seat | None = None
+    """Where it tells the others about engines elsewhere."""
 
 
 def fork_workers(config: ModeConfig) -> Worker | int:
@@ -49,14 +53,28 @@ def fork_workers(config: ModeConfig) -> Worker | int:
         config = evolve(config, port=reserved.getsockname()[1])
         LOG.info("%s mode on %s, %d workers", config.mode.value, url(reserved), config.workers)
         loaded = load_text(config)
+        board = None
+        if config.engine.urls:
+            # Here, since a worker that refuses to start would only be started again.
+            asyncio.run(meet_engines(config, loaded))
+            board = Board(len(config.engine.urls), config.workers)
         gc.collect()
         # Pages of frozen objects stay shared: no collector writes to them.
         gc.freeze()
-        family = Family(config, Path(tempfile.mkdtemp(prefix="scaleout-metrics-")), loaded)
+        family = Family(config, Path(tempfile.mkdtemp(prefix="scaleout-metrics-")), loaded, board)
         role = family.keep()
     if isinstance(role, int):
         shutil.rmtree(family.metrics_folder, ignore_errors=True)
     return role
+
+
+async def meet_engines(config: ModeConfig, loaded: LoadedText) -> None:
+    """Ask every engine elsewhere once. Raises `ConfigError` naming those that differ from the model that was loaded."""
+    stages = Stages(config, loaded)
+    try:
+        await stages.open()
+    finally:
+        await stages.close()
 
 
 @define
@@ -66,6 +84,7 @@ class Family:
     config: ModeConfig
     metrics_folder: Path
     loaded: LoadedText
+    board: Board | None = None
     indexes: dict[int, int] = field(factory=dict)
     """Index of a worker by its process id."""
     signals: int = 0
@@ -94,7 +113,10 @@ class Family:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(self.lifeline[1])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        return None if pid else Worker(self.config, index, self.metrics_folder, self.lifeline[0], self.loaded)
+        if pid:
+            return None
+        seat = None if self.board is None else Seat(self.board, index)
+        return Worker(self.config, index, self.metrics_folder, self.lifeline[0], self.loaded, seat)
 
     def await_death(self) -> Worker | None:
         """Wait for any worker's end. Unless it was meant to end, it is replaced."""

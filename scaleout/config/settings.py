@@ -147,10 +147,49 @@ class EngineOptions:
     urls: Sequence[str] = _engine(
         (),
         TEXTS,
-        "Servers that answer /inference/v1/generate. With them a render-only server offers the coupled routes too.",
+        "Servers that make tokens: ours, vLLM, SGLang, llama.cpp. With them a render-only server offers the coupled routes too.",
         name="--engine-url",
     )
     args: Mapping[str, Any] = _engine(
+    dialect: str = _engine(
+        "auto",
+        choice("auto", "generate", "completions", "sglang", "llamacpp"),
+        "How the servers at --engine-url are spoken to. auto asks each of them.",
+        name="--engine-dialect",
+    )
+    api_key: str | None = _engine(
+        None, TEXT, "Key for the servers at --engine-url.", name="--engine-api-key", secret=True
+    )
+    models: Sequence[str] = _engine(
+        (),
+        TEXTS,
+        "Names one of which the servers at --engine-url must serve. Default: MODEL and --served-model-name.",
+        name="--engine-model",
+    )
+    check: bool = _engine(
+        True,
+        SWITCH,
+        "Refuse servers at --engine-url whose model, vocabulary, special ids or tokenizer differ from those here.",
+        name="--engine-check",
+    )
+    connect_timeout: float = _engine(
+        5.0,
+        decimal(0.01),
+        "Seconds for a connection to a server at --engine-url. Within a data centre it takes milliseconds.",
+        name="--engine-connect-timeout",
+    )
+    silence: float = _engine(
+        300.0,
+        decimal(0.1),
+        "Seconds that a server at --engine-url may send nothing while it works on a request. A full one makes requests wait.",
+        name="--engine-read-timeout",
+    )
+    health_interval: float = _engine(
+        1.0,
+        decimal(0.01),
+        "Seconds between health checks of a server at --engine-url.",
+        name="--engine-health-interval",
+    )
         {}, OBJECT, "Further arguments for the vllm engine, by their names there.", name="--engine-args"
     )
     device: str = _engine("auto", TEXT, "auto, cpu, cuda, cuda:N. auto takes a GPU when there is one.")

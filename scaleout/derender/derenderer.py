@@ -25,7 +25,7 @@ from scaleout.core import (
     ToolStart,
 )
 from scaleout.derender.by_id import count_ids, cut_by_id
-from scaleout.derender.logprobs import decode_position, decode_prompt
+from scaleout.derender.logprobs import decode_position, decode_prompt, name_ids
 from scaleout.derender.state import (
     VERSION,
     Context,
@@ -62,7 +62,11 @@ MAX_STOPS = 64
 class Derenderer:
     """Knows one tokenizer and at most one output format. Pure: everything about a choice is in its `DerenderState`."""
 
-    def __init__(self, tokenizer: Tokenizer, format: Format | None, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, format: Format | None, eos_ids: Sequence[int], *, names_ids: bool = False
+    ) -> None:
+        """`names_ids`: write tokens of log probabilities as `token_id:N` in every answer."""
+        self._names_ids = names_ids
         self.tokenizer = tokenizer
         self.format = format
         known = set() if format is None else {i for token in format.tokens if (i := tokenizer.id_of(token)) is not None}
@@ -88,7 +92,7 @@ class Derenderer:
         ids = prompt_ids or ()
         window = open_window(self.tokenizer, ids)
         if request is None:
-            return DerenderState(Context(seed=seed), window)
+            return DerenderState(Context(seed=seed, names_ids=self._names_ids), window)
         chat = request if isinstance(request, ChatRequest) else None
         context = Context(
             seed=seed,
@@ -98,6 +102,7 @@ class Derenderer:
             include_stop=request.sampling.include_stop_str_in_output,
             parallel_calls=chat is None or chat.parallel_tool_calls,
             show_reasoning=chat is None or chat.include_reasoning,
+            names_ids=self._names_ids or request.options.return_tokens_as_token_ids,
         )
         if chat is None:
             return DerenderState(context, window, echo=ids if request.options.echo else ())
@@ -150,7 +155,7 @@ class Derenderer:
             return ChoiceDelta(delta.index)
         advance = self._advance_by_one if state.context.stops else self._advance
         if state.echo:
-            prompt, state.echo = self._echo(state.echo, delta), ()
+            prompt, state.echo = self._echo(state, delta), ()
             state.offset = sum(len(one.sampled.token) for one in prompt.logprobs or ())
             rest = advance(state, delta)
             logprobs = None if rest.logprobs is None else [*(prompt.logprobs or ()), *rest.logprobs]
@@ -295,14 +300,15 @@ class Derenderer:
             shown.append(event)
         return shown
 
-    def _echo(self, ids: Sequence[int], delta: TokenDelta) -> ChoiceDelta:
+    def _echo(self, state: DerenderState, delta: TokenDelta) -> ChoiceDelta:
         """The prompt as the first words of the answer, with its logprobs where the engine sent them."""
+        ids = state.echo
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
         given = delta.prompt.logprobs if delta.prompt is not None and delta.logprobs is not None else None
         return ChoiceDelta(
             delta.index,
             [Content(text)] if text else [],
-            logprobs=None if given is None else decode_prompt(self.tokenizer, ids, given),
+            logprobs=None if given is None else self._spell(state, decode_prompt(self.tokenizer, ids, given)),
         )
 
     # ------------------------------------------------------------------------------------------ logprobs
@@ -317,7 +323,10 @@ class Derenderer:
             positions.append(decoded)
             if i < len(delta.token_ids):
                 window, _, _ = decode_next(self.tokenizer, window, delta.token_ids[i : i + 1])
-        return positions
+        return self._spell(state, positions)
+
+    def _spell(self, state: DerenderState, positions: list[DecodedPosition]) -> list[DecodedPosition]:
+        return [name_ids(position) for position in positions] if state.context.names_ids else positions
 
     # ------------------------------------------------------------------------------------------ state as JSON
 

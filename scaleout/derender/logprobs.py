@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from scaleout.codec import finite
 from scaleout.core import DecodedLogprob, DecodedPosition, PositionLogprobs, PromptLogprobs
 from scaleout.tokenizer import Tokenizer
@@ -41,3 +43,12 @@ def decode_prompt(tokenizer: Tokenizer, ids: Sequence[int], given: PromptLogprob
         window, _, _ = decode_next(tokenizer, window, [token_id])
         offset += len(sampled.token)
     return positions
+
+
+def name_ids(position: DecodedPosition) -> DecodedPosition:
+    """The position with `token_id:N` for every token's text, and no bytes."""
+    return evolve(position, sampled=_name(position.sampled), top=[_name(one) for one in position.top])
+
+
+def _name(one: DecodedLogprob) -> DecodedLogprob:
+    return evolve(one, token=f"token_id:{one.token_id}", bytes=None)

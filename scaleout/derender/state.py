@@ -26,6 +26,8 @@ class Context:
     include_stop: bool = False
     parallel_calls: bool = True
     show_reasoning: bool = True
+    names_ids: bool = False
+    """Tokens of log probabilities are written as `token_id:N`."""
 
 
 @define
@@ -48,7 +50,7 @@ class DerenderState:
     """Ids of a prompt that the answer still has to begin with."""
 
 
-_FLAGS = ("parsed", "skip_special", "include_stop", "parallel_calls", "show_reasoning")
+_FLAGS = ("parsed", "skip_special", "include_stop", "parallel_calls", "show_reasoning", "names_ids")
 
 
 def dump_context(context: Context) -> Json:

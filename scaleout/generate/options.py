@@ -39,6 +39,25 @@ class ThinkingMarkers:
 
 
 @frozen
+class RemoteOptions:
+    """Servers that are used as engines, and how they are treated. Times are in seconds.
+
+    `models`: an engine must serve one of these names; empty stands for the names that this server knows. `check`: refuse engines that
+    differ from this server's model; without it they are only named in the log. `silence`: how long an engine may send nothing while
+    it works on a request.
+    """
+
+    urls: Sequence[str]
+    dialect: str = "auto"
+    api_key: str | None = field(default=None, repr=False)
+    models: Sequence[str] = ()
+    check: bool = True
+    connect_timeout: float = 5.0
+    silence: float = 300.0
+    health_interval: float = 1.0
+
+
+@frozen
 class EngineOptions:
     """How to run a model. None means "decide from the model and the machine".
 
@@ -66,6 +85,7 @@ class EngineOptions:
     seed: int | None = None
     thinking: Callable[[], ThinkingMarkers | None] | None = None
     engine_args: Mapping[str, Any] = field(factory=dict)
+    remote: RemoteOptions | None = None
 
 
 @frozen

@@ -18,10 +18,14 @@ from scaleout.core.media import MediaSet
 from scaleout.derender import Derenderer
 from scaleout.derender.bounds import DerenderBounds
 from scaleout.errors import BadRequest, ConfigError, NotFound, NotSupported
+from scaleout.generate.backends.remote import RemoteEngine
 from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions
+from scaleout.generate.remote.board import Seat
+from scaleout.generate.remote.fleet import Listener
 from scaleout.parsers import Format
 from scaleout.parsers.constraint import constrain_calls
+from scaleout.pipeline.engines_elsewhere import remote_options
 from scaleout.pipeline.media import open_multimodal
 from scaleout.pipeline.self_test import Finding, examine_format
 from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
@@ -92,7 +96,8 @@ class LoadedText:
 class Stages:
     """`files` is set once `open` returned; `engine` is None where the mode has none."""
 
-    def __init__(self, config: ModeConfig, loaded: LoadedText | None = None) -> None:
+    def __init__(self, config: ModeConfig, loaded: LoadedText | None = None, seat: Seat | None = None) -> None:
+        """`loaded` and `seat` come from a parent process: it has met the engines elsewhere, and refused those that differ."""
         self.config = config
         self.files: ModelFiles = ModelFiles(config.model)
         self.engine: Engine | None = None
@@ -100,7 +105,10 @@ class Stages:
         """What the self-test of the output format found; empty before it ran and where there is none."""
         self.on_neutralised: Callable[[int], None] | None = None
         """Told how many control tokens a request's text spelled out."""
+        self.engine_listener: Listener | None = None
+        """Told what happens to engines elsewhere."""
         self._loaded = loaded
+        self._seat = seat
         self._front: Front | None = None
         self._loading = asyncio.Lock()
 
@@ -114,7 +122,11 @@ class Stages:
             self._adopt(loaded.front)
         if self.config.engine_backend is not None:
             options = engine_options(self.config)
-            self.engine = await asyncio.to_thread(open_engine, self.files, options, self._load_tokenizer)
+            engine = await asyncio.to_thread(open_engine, self.files, options, self._load_tokenizer)
+            if isinstance(engine, RemoteEngine):
+                engine.seat, engine.listener = self._seat, self.engine_listener
+                await engine.connect(strict=self._seat is None)
+            self.engine = engine
 
     def _adopt(self, front: Front) -> None:
         front.neutralised.listener = self.on_neutralised
@@ -149,6 +161,17 @@ class Stages:
         chosen = None if self._front is None else self._front.derenderer.format
         return None if chosen is None else chosen.name
 
+    def tokenizer_facts(self) -> Json:
+        """What another server needs to know to see that it has the same tokenizer; None before one is loaded."""
+        if self._front is None:
+            return None
+        tokenizer = self._front.tokenizer
+        return {
+            "fingerprint": tokenizer.fingerprint,
+            "vocab_size": tokenizer.vocab_size,
+            "special_ids": sorted(tokenizer.special_ids),
+        }
+
     async def close(self) -> None:
         """Aborts what still runs; a second call does nothing."""
         engine, self.engine = self.engine, None
@@ -171,6 +194,12 @@ class Stages:
         if self.engine is None:
             raise NotSupported("This server has no engine.")
         self.engine.health()
+        return self.engine
+
+    def remote_engine(self) -> RemoteEngine:
+        """The engines elsewhere. Raises `NotSupported` where there are none."""
+        if not isinstance(self.engine, RemoteEngine):
+            raise NotSupported("This server has no engines elsewhere: see --engine-url.")
         return self.engine
 
     def served(self, name: str | None) -> str:
@@ -211,7 +240,7 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
     tokenizer = load_tokenizer(files)
     eos_ids: Sequence[int] = files.eos_token_ids or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
     chat_format = choose_format(config, files, tokenizer)
-    derenderer = Derenderer(tokenizer, chat_format, eos_ids)
+    derenderer = Derenderer(tokenizer, chat_format, eos_ids, names_ids=config.return_tokens_as_token_ids)
     max_model_len = config.max_model_len or files.max_model_len
     vocab_size = max(files.vocab_size, tokenizer.vocab_size)
     bounds = DerenderBounds(
@@ -327,4 +356,5 @@ def engine_options(config: ModeConfig) -> EngineOptions:
         stream_interval=config.stream_interval,
         seed=given.seed,
         engine_args=given.args,
+        remote=remote_options(config) if given.urls else None,
     )

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from scaleout.routes.engine_metrics import EngineMetrics
 from scaleout.routes.lifecycle import Lifecycle, State
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -73,6 +74,10 @@ class Metrics:
             "neutralised_control_tokens", "Special tokens in supplied text, made plain."
         )
         self.unknown_fields = self._counter("unknown_fields", "Request fields ignored because nothing here knows them.")
+
+    def watch_engines(self) -> EngineMetrics:
+        """Count what happens to engines elsewhere, from now on."""
+        return EngineMetrics(self._own)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"scaleout_{name}", text, labels, registry=self._own)

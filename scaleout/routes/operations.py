@@ -46,7 +46,8 @@ def check_health(request: web.Request) -> None:
             engine.health()
         except EngineFailed:
             # What broke is in the log; a probe without a key learns only that it broke.
-            raise EngineFailed("The engine is dead", dead=True) from None
+            elsewhere = request.app[CONFIG].engine_backend == "remote"
+            raise EngineFailed("No engine takes requests" if elsewhere else "The engine is dead", dead=True) from None
 
 
 async def version(_: web.Request) -> web.Response:
@@ -112,6 +113,9 @@ async def server_info(request: web.Request) -> web.Response:
             "model": config.served_model_names[0],
             "served_model_names": list(config.served_model_names),
             "max_model_len": config.max_model_len or files.max_model_len,
+            "vocab_size": files.vocab_size,
+            "eos_token_ids": list(files.eos_token_ids),
+            "tokenizer": stages.tokenizer_facts(),
             "engine": config.engine_backend,
             "tool_call_parser": config.tool_call_parser,
             "reasoning_parser": config.reasoning_parser,

@@ -1,0 +1,58 @@
+"""Engines elsewhere, each in its own event loop of this process, and the servers that drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from serving import Server, serving
+from wires import IncrementalSglangServer, LlamacppServer, SglangServer, WireServer
+
+from scaleout.app import make_app
+from scaleout.config import EngineOptions, Mode, ModeConfig
+from scaleout.generate import options
+from scaleout.generate.engine import open_engine
+from scaleout.tokenizer import load_model_files, load_tokenizer
+
+FORMATS = {"tool_call_parser": "hermes", "reasoning_parser": "think"}
+WIRES: dict[str, type[WireServer]] = {
+    "sglang": SglangServer,
+    "sglang incremental": IncrementalSglangServer,
+    "llamacpp": LlamacppServer,
+}
+OURS = {"generate": Mode.TOKENS_ONLY, "completions": Mode.STANDARD}
+
+
+def config_of(mode: Mode, model: Path, **settings: Any) -> ModeConfig:
+    known = {"served_model_names": ("m",), "access_log": False, **FORMATS} | settings
+    return ModeConfig(mode, model=str(model), **known)
+
+
+@contextmanager
+def run_engine(kind: str, model: Path, engine: EngineOptions) -> Iterator[Server]:
+    """An engine that is driven by the wire `kind`."""
+    if kind in OURS:
+        with serving(make_app(config_of(OURS[kind], model, engine=engine))) as server:
+            yield server
+        return
+    files = load_model_files(str(model))
+    told = options.EngineOptions(
+        backend=engine.backend or "torch",
+        device="cpu",
+        dtype=engine.dtype,
+        max_num_seqs=8,
+        enable_prefix_caching=engine.enable_prefix_caching,
+    )
+    inner = open_engine(files, told)
+    wire = WIRES[kind](inner, files, load_tokenizer(files))
+    app = wire.app()
+    app.on_cleanup.append(lambda _: inner.close())
+    with serving(app) as server:
+        yield server
+
+
+def remote(*engines: Server, **settings: Any) -> EngineOptions:
+    settings = {"health_interval": 0.05, **settings}
+    return EngineOptions(urls=tuple(f"http://127.0.0.1:{server.port}" for server in engines), **settings)
