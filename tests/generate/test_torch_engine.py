@@ -17,9 +17,11 @@ from scaleout.generate.engine import Engine
 pytestmark = pytest.mark.engine
 
 RANDOM = Random(0)
-PROMPTS = [[RANDOM.randrange(100, 40000) for _ in range(length)] for length in (3, 40, 17, 70, 64)]
+PROMPTS = [[RANDOM.randrange(100, 40000) for _ in range(length)] for length in (3, 40, 17, 70, 64) * 10]
+FEW = PROMPTS[:5]
 PROMPT = PROMPTS[2]
 LONGEST = 16
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
 
 Greedy = Callable[[list[int], int], list[int]]
 
@@ -43,15 +45,32 @@ def greedy(plain: PreTrainedModel) -> Greedy:
     return continue_
 
 
-async def test_greedy_ids_are_those_of_transformers(smollm2_engine: Engine, greedy: Greedy) -> None:
-    expected = [greedy(prompt, LONGEST) for prompt in PROMPTS]
-    params: dict[str, Any] = {"temperature": 0.0, "max_tokens": LONGEST, "ignore_eos": True}
-    together = await asyncio.gather(*[ask_one(smollm2_engine, prompt, **params) for prompt in PROMPTS])
+@pytest.fixture(scope="module")
+def expected(plain: PreTrainedModel) -> list[list[int]]:
+    """What `transformers.generate` says to each of PROMPTS. Those of one length are asked together, which needs no padding."""
+    said: dict[int, list[int]] = {}
+    for length in {len(prompt) for prompt in PROMPTS}:
+        places = [place for place, prompt in enumerate(PROMPTS) if len(prompt) == length]
+        ids = plain.generate(
+            torch.tensor([PROMPTS[place] for place in places]),
+            max_new_tokens=GREEDY["max_tokens"],
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        said |= zip(places, ids[:, length:].tolist(), strict=True)
+    return [said[place] for place in range(len(PROMPTS))]
+
+
+async def test_greedy_ids_are_those_of_transformers(smollm2_engine: Engine, expected: list[list[int]]) -> None:
+    together = await asyncio.gather(*[ask_one(smollm2_engine, prompt, **GREEDY) for prompt in PROMPTS])
     assert [answer.token_ids for answer in together] == expected
-    alone = [await ask_one(smollm2_engine, prompt, **params) for prompt in PROMPTS]
+    alone = [await ask_one(smollm2_engine, prompt, **GREEDY) for prompt in PROMPTS]
     assert [answer.token_ids for answer in alone] == expected
-    assert alone[3].prompt is not None
-    assert alone[3].prompt.cached_tokens == 64, "the second time, the prompt's full blocks are there already"
+    for prompt, answer in zip(PROMPTS, alone, strict=True):
+        assert answer.prompt is not None
+        full_blocks = (len(prompt) - 1) // 32 * 32
+        assert answer.prompt.cached_tokens == full_blocks, "the second time, they are there already"
     assert {answer.finish_reason for answer in alone} == {"length"}
 
 
@@ -65,11 +84,11 @@ async def test_greedy_ids_are_those_of_transformers(smollm2_engine: Engine, gree
     ],
     ids=["chunked", "queued", "no prefix reuse", "preempted"],
 )
-async def test_no_schedule_changes_greedy_ids(options: dict[str, Any], smollm2: Source, greedy: Greedy) -> None:
-    expected = [greedy(prompt, LONGEST) for prompt in PROMPTS]
+async def test_no_schedule_changes_greedy_ids(
+    options: dict[str, Any], smollm2: Source, expected: list[list[int]]
+) -> None:
     async with opened(smollm2, dtype="float32", **options) as engine:
-        params: dict[str, Any] = {"temperature": 0.0, "max_tokens": LONGEST, "ignore_eos": True}
-        answers = await asyncio.gather(*[ask_one(engine, prompt, **params) for prompt in PROMPTS])
+        answers = await asyncio.gather(*[ask_one(engine, prompt, **GREEDY) for prompt in PROMPTS])
         assert [answer.token_ids for answer in answers] == expected
         stats = engine.stats()
         assert (stats.preemptions > 0) == ("kv_cache_memory" in options)
@@ -131,7 +150,7 @@ async def test_logprobs_of_chosen_ids(smollm2_engine: Engine) -> None:
 async def test_a_seed_decides_whatever_else_runs(smollm2_engine: Engine) -> None:
     params: dict[str, Any] = {"seed": 7, "max_tokens": 12, "top_p": 0.9, "top_k": 50}
     alone = await ask(smollm2_engine, PROMPT, n=3, **params)
-    others = [ask_one(smollm2_engine, prompt, max_tokens=20) for prompt in PROMPTS]
+    others = [ask_one(smollm2_engine, prompt, max_tokens=20) for prompt in FEW]
     crowd = await asyncio.gather(ask(smollm2_engine, PROMPT, n=3, **params), *others)
     assert [answer.token_ids for answer in crowd[0]] == [answer.token_ids for answer in alone]
     assert len({tuple(answer.token_ids) for answer in alone}) == 3, "each choice has its own seed"
