@@ -31,6 +31,7 @@ from scaleout.routes.auth import OPEN_PATHS, KeyRing
 from scaleout.routes.cors import Cors, answer_preflights, write_cors
 from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES
 from scaleout.routes.lifecycle import Lifecycle
+from scaleout.routes.media import mount_media
 from scaleout.routes.metrics import Metrics
 from scaleout.routes.middleware import (
     count_requests,
@@ -111,6 +112,7 @@ def make_app(
         app.on_response_prepare.append(write_request_id)
 
     app.cleanup_ctx.append(worker_threads)
+    mount_media(app, config, stages, POOL_NAME)
     app.cleanup_ctx.append(loaded_stages(load_in_background))
     if config.engine_backend is not None:
         app.cleanup_ctx.append(engine_loop)

@@ -75,7 +75,7 @@ class MediaOptions:
     allowed_domains: Sequence[str] = _media(
         (),
         HOSTS,
-        "Hosts that media may be fetched from, each with its subdomains. Default: any public host.",
+        "Hosts that media may be fetched from; .example.com stands for all below it. Default: any public host.",
         name="--allowed-media-domains",
     )
     allowed_networks: Sequence[str] = _media(
@@ -113,7 +113,7 @@ class MediaOptions:
         name="--max-total-media-bytes",
     )
     max_concurrent_fetches: int = _media(
-        32,
+        16,
         integer(1),
         "Files being fetched at a time, each process. They may all be large.",
         name="--max-media-fetches",

@@ -29,6 +29,7 @@ from scaleout.pipeline.engines_elsewhere import remote_options
 from scaleout.pipeline.media import open_multimodal
 from scaleout.pipeline.self_test import Finding, examine_format
 from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
+from scaleout.render.multimodal import Multimodal
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
 from scaleout.tokenizer.fast import require_fast, speed_up
 
@@ -177,6 +178,11 @@ class Stages:
         engine, self.engine = self.engine, None
         if engine is not None:
             await engine.close()
+
+    @property
+    def multimodal(self) -> Multimodal | None:
+        """The model's way with media; None for a text model, and before text is loaded."""
+        return None if self._front is None else self._front.renderer.multimodal
 
     async def front(self) -> Front:
         """Tokenizer, renderer and derenderer, loaded on first use. Raises `NotSupported` for a model without a tokenizer."""

@@ -10,16 +10,17 @@ from attrs import evolve, frozen
 
 from scaleout.codec import dumps
 from scaleout.core import AnswerHead, GenerateRequest, Json
+from scaleout.core.media import MediaSet
 from scaleout.dialects import Dialect, Request
 from scaleout.generate.engine import Engine
 from scaleout.pipeline import Front
 from scaleout.pipeline.answer import answer_stream, answer_whole
 from scaleout.pipeline.derendering import open_head
 from scaleout.routes.keys import METRICS, REQUEST_ID, STAGES
+from scaleout.routes.media import with_media
 from scaleout.routes.requests import Parse, parse_request
 from scaleout.routes.sse import EventStream
 from scaleout.routes.trace import trace_headers
-from scaleout.routes.work import run
 
 
 @frozen
@@ -43,11 +44,11 @@ async def ask(request: web.Request, dialect: Dialect, body: Mapping[str, Json], 
     stages = request.app[STAGES]
     front = await stages.front()
 
-    def work() -> tuple[Request, str, list[GenerateRequest]]:
+    def work(media: MediaSet | None) -> tuple[Request, str, list[GenerateRequest]]:
         wanted, model = parse_request(request, dialect, body, parse)
-        return wanted, model, front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)))
+        return wanted, model, front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)), media)
 
-    wanted, model, rendered = await run(request, work)
+    wanted, model, rendered = await with_media(request, work)
     request.app[METRICS].rendered_tokens.inc(sum(len(one.token_ids) for one in rendered))
     trace = trace_headers(request)
     if trace is not None:

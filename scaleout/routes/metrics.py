@@ -79,6 +79,10 @@ class Metrics:
         """Count what happens to engines elsewhere, from now on."""
         return EngineMetrics(self._own)
 
+    def tell(self, collector: Collector) -> None:
+        """Have this process tell what `collector` knows, too."""
+        self._told.register(collector)
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"scaleout_{name}", text, labels, registry=self._own)
 

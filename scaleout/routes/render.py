@@ -7,15 +7,16 @@ from attrs import evolve
 
 from scaleout.codec import dumps
 from scaleout.core import CompletionRequest, GenerateRequest, Json
+from scaleout.core.media import MediaSet
 from scaleout.dialects import DIALECTS, Dialect, Request
 from scaleout.pipeline import Front
 from scaleout.pipeline.derendering import dump_stream_state, open_choice, open_head
 from scaleout.routes.answers import raw_json
 from scaleout.routes.body import read_json
 from scaleout.routes.keys import METRICS, REQUEST_ID, STAGES
+from scaleout.routes.media import with_media
 from scaleout.routes.requests import parse_request
 from scaleout.routes.table import Handler, Route
-from scaleout.routes.work import run
 from scaleout.wire import write_generate_request
 
 
@@ -24,9 +25,9 @@ def make_handler(dialect: Dialect) -> Handler:
         body = await read_json(request)
         front = await request.app[STAGES].front()
 
-        def work() -> tuple[bytes, int]:
+        def work(media: MediaSet | None) -> tuple[bytes, int]:
             wanted, model = parse_request(request, dialect, body)
-            rendered = front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)))
+            rendered = front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)), media)
             if wanted.options.return_derender_state:
                 rendered = [with_state(front, dialect, wanted, one, model) for one in rendered]
             wire: Json = [write_generate_request(one) for one in rendered]
@@ -34,7 +35,7 @@ def make_handler(dialect: Dialect) -> Handler:
                 (wire,) = wire
             return dumps(wire), sum(len(one.token_ids) for one in rendered)
 
-        payload, tokens = await run(request, work)
+        payload, tokens = await with_media(request, work)
         request.app[METRICS].rendered_tokens.inc(tokens)
         return raw_json(payload)
 

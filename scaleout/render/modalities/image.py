@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from attrs import define
+from attrs import define, field
 
 from scaleout.core import Json
 from scaleout.core.media import MediaFile
@@ -51,7 +53,28 @@ def open_modality(model: MediaModel, limits: MediaLimits) -> ImageModality | Non
             )
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise ConfigError(f"The image processor of {model.name!r} cannot be used: {error}") from error
-    return ImageModality(model, family, family.slots(model), processor, limits)
+    return ImageModality(model, family, family.slots(model), processor, limits, PixelGate(limits.max_image_pixels))
+
+
+@define
+class PixelGate:
+    """How many pixels are being worked on. Who brings more than are free waits; one picture alone always passes."""
+
+    most: int
+    busy: int = 0
+    _changed: Condition = field(factory=Condition)
+
+    @contextmanager
+    def passing(self, pixels: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self.busy or self.busy + pixels <= self.most)
+            self.busy += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.busy -= pixels
+                self._changed.notify_all()
 
 
 @define(frozen=True)
@@ -61,13 +84,21 @@ class ImageModality:
     slots: Slots
     processor: Any
     limits: MediaLimits
+    gate: PixelGate
 
     def process(
         self, file: MediaFile, kwargs: Mapping[str, Json], io_kwargs: Mapping[str, Json], alone: bool
     ) -> Processed:
-        picture = self.decode(file, io_kwargs)
+        with self._open(file) as header:
+            pixels = header.width * header.height
+        with self.gate.passing(pixels):
+            return self._process(self.decode(file, io_kwargs), kwargs, alone)
+
+    def _process(self, picture: Image, kwargs: Mapping[str, Json], alone: bool) -> Processed:
         given = {**self.family.call(self.model), **self._known(kwargs)}
-        nested = [[picture]] if alone or not self.family.counts_pictures else [[picture, picture.resize((1, 1))]]
+        # A second picture tells the processor that this one has company; what it makes of that one is not used.
+        company = [] if alone or not self.family.counts_pictures else [picture.resize((8, 8))]
+        nested = [[picture, *company]]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
