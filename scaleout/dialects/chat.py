@@ -65,7 +65,7 @@ class ChatBody(SharedBody):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     media_io_kwargs: Mapping[str, Json] | None = None
     mm_processor_kwargs: Mapping[str, Json] | None = None
-    mm_payload: Literal["tensors", "none"] | None = None
+    mm_payload: Literal["tensors", "source", "none"] | None = None
     return_mm_kwargs: bool | None = None
 
 

@@ -53,7 +53,7 @@ class MessagesBody:
     output_config: OutputConfig | None = None
     metadata: Mapping[str, Json] | None = None
     chat_template_kwargs: Mapping[str, Json] | None = None
-    mm_payload: Literal["tensors", "none"] | None = None
+    mm_payload: Literal["tensors", "source", "none"] | None = None
     return_mm_kwargs: bool | None = None
     cache_salt: str | None = None
     kv_transfer_params: Mapping[str, Json] | None = None

@@ -52,7 +52,7 @@ class ResponsesBody(SharedBody):
     chat_template_kwargs: Mapping[str, Json] | None = None
     media_io_kwargs: Mapping[str, Json] | None = None
     mm_processor_kwargs: Mapping[str, Json] | None = None
-    mm_payload: Literal["tensors", "none"] | None = None
+    mm_payload: Literal["tensors", "source", "none"] | None = None
 
 
 # Of the fields that chat and completions share, those that this API has too. Others are passed over like any unknown field.

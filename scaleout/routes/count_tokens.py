@@ -5,13 +5,14 @@ from __future__ import annotations
 from aiohttp import web
 
 from scaleout.core import ChatRequest
+from scaleout.core.media import MediaSet
 from scaleout.dialects import messages
 from scaleout.routes.answers import json_response
 from scaleout.routes.body import read_json
 from scaleout.routes.keys import STAGES
+from scaleout.routes.media import with_media
 from scaleout.routes.requests import parse_request
 from scaleout.routes.table import Route
-from scaleout.routes.work import run
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
@@ -19,12 +20,12 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     body = await read_json(request)
     front = await request.app[STAGES].front()
 
-    def work() -> int:
+    def work(media: MediaSet | None) -> int:
         wanted, _ = parse_request(request, messages, body, messages.parse_to_count)
         assert isinstance(wanted, ChatRequest)
-        return len(front.renderer.render_prompt(wanted).token_ids)
+        return len(front.renderer.render_prompt(wanted, media).token_ids)
 
-    return json_response({"input_tokens": await run(request, work)})
+    return json_response({"input_tokens": await with_media(request, work)})
 
 
 ROUTES: tuple[Route, ...] = (("POST", f"{messages.PATH}/count_tokens", count_tokens),)

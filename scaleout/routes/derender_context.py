@@ -9,6 +9,7 @@ from attrs import evolve
 from scaleout import codec
 from scaleout.codec import Unfit, dumps
 from scaleout.core import AnswerHead, ChatRequest, GenerateChunk, Json
+from scaleout.core.media import ABSENT
 from scaleout.derender.state import MAX_COUNT
 from scaleout.dialects import Dialect, Request
 from scaleout.errors import BadRequest
@@ -49,9 +50,12 @@ def read_context(stages: Stages, dialect: Dialect, body: Body, key: str) -> Requ
 
 
 def recover_prompt(front: Front, request: Request | None) -> Sequence[int] | None:
-    """The prompt's ids from its request: without them nobody can tell whether the template has opened a thought."""
+    """The prompt's ids from its request: without them nobody can tell whether the template has opened a thought.
+
+    Media stay away: each is one placeholder, since only the prompt's end matters here.
+    """
     if isinstance(request, ChatRequest) and front.derenderer.format is not None:
-        return front.render(request, "")[0].token_ids
+        return front.render(request, "", ABSENT)[0].token_ids
     return None
 
 

@@ -9,11 +9,13 @@ from attrs import define
 
 from scaleout import codec
 from scaleout.core import Json, TokenIds
+from scaleout.core.media import MediaSet
 from scaleout.dialects import chat
 from scaleout.pipeline import Front
 from scaleout.routes.answers import json_response, raw_json
 from scaleout.routes.body import read_json
 from scaleout.routes.keys import STAGES
+from scaleout.routes.media import with_media
 from scaleout.routes.table import Route
 from scaleout.routes.work import run
 
@@ -45,22 +47,22 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     stages = request.app[STAGES]
     front = await stages.front()
 
-    def work() -> bytes:
+    def work(media: MediaSet | None) -> bytes:
         wishes = codec.structure(body, Wishes)
         stages.served(wishes.model)
-        ids = encode(front, body)
+        ids = encode(front, body, media)
         spellings = [front.tokenizer.piece(one) for one in ids] if wishes.return_token_strs else None
         return codec.dumps(
             {"count": len(ids), "max_model_len": front.max_model_len, "tokens": ids, "token_strs": spellings}
         )
 
-    return raw_json(await run(request, work))
+    return raw_json(await with_media(request, work))
 
 
-def encode(front: Front, body: Mapping[str, Json]) -> TokenIds:
+def encode(front: Front, body: Mapping[str, Json], media: MediaSet | None = None) -> TokenIds:
     """Ids of either form of the body."""
     if "messages" in body:
-        return front.renderer.render_prompt(chat.parse(body)).token_ids
+        return front.renderer.render_prompt(chat.parse(body), media).token_ids
     text = codec.structure(body, TextBody)
     return front.tokenizer.encode(text.prompt, add_special_tokens=text.add_special_tokens)
 
