@@ -1,4 +1,4 @@
-"""`python -m bench [scenario ...]`: our render-only server beside the peers, in one run and on one core."""
+"""`python -m bench [scenario ...]`: our render-only server beside the peers, in one run, on one core or on all of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ from bench.report import OURS, PEER, RUST, Results, to_json, write_table
 from bench.servers import Cores, choose_cores, find_contenders
 
 DEFAULT = ("short", "derender")
+PINNED = "Each server is one process on one core, the load runs on another."
+SHARED = (
+    "Servers and load share all cores; each server has as many processes as there are cores, where it has processes."
+)
 NOTES = """\
-Each server is one process on one core, the load runs on another; rounds alternate. A ratio says how many times better ours is
+{how} Rounds alternate. A ratio says how many times better ours is
 (median over pairs of neighbouring rounds), a figure is the median of its rounds. Starts under 5 s are medians of three.
 Processor time is the server's own: what else runs on the machine hardly changes it.
 peer: vLLM's own server; rust: its Rust one."""
@@ -33,20 +37,22 @@ def main(argv: Sequence[str]) -> int:
     if not scaleout.exists():
         print(f"bench: {scaleout} is missing; run `make bench`, or pip install -e . here", file=sys.stderr)
         return 1
-    contenders, notes = find_contenders(scaleout)
+    processes = len(os.sched_getaffinity(0)) if options.all_cores and hasattr(os, "sched_getaffinity") else 1
+    contenders, notes = find_contenders(scaleout, processes)
     contenders = [who for who in contenders if who.name not in options.without]
-    cores = choose_cores()
+    cores = choose_cores(pinned=not options.all_cores)
     cores.pin(cores.load)
-    notes += _describe(cores)
+    notes += _describe(cores, options.all_cores)
     scenarios = list(LOADS) if "all" in options.scenarios else list(dict.fromkeys(options.scenarios)) or list(DEFAULT)
     all_results: list[Results] = []
     with tempfile.TemporaryDirectory(prefix="scaleout-bench-") as folder:
         plan = Plan(scenarios, options.rounds, options.seconds, cores, Path(folder))
         for model in _find_models(options.model, notes):
             all_results.append(measure(plan, model, contenders))
+    how = NOTES.format(how=SHARED if options.all_cores else PINNED)
     out = sys.stderr if options.json else sys.stdout
     names = [who.name for who in contenders]
-    print("\n\n".join(["", *(write_table(results, names) for results in all_results), NOTES, *notes]), file=out)
+    print("\n\n".join(["", *(write_table(results, names) for results in all_results), how, *notes]), file=out)
     if options.json:
         told = {"notes": notes, "cores": [cores.server, cores.load], "models": [to_json(r) for r in all_results]}
         print(json.dumps(told, indent=1))
@@ -75,6 +81,7 @@ def _read(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each scenario. Default: 3")
     parser.add_argument("--seconds", type=float, default=5.0, help="of a load that runs for a time. Default: 5")
+    parser.add_argument("--all-cores", action="store_true", help="as many processes as cores, and nothing pinned")
     parser.add_argument("--without", action="append", default=[], choices=[OURS, PEER, RUST], help="leave one out")
     parser.add_argument(
         "--json", action="store_true", help="JSON on the standard output, the table on the error output"
@@ -87,11 +94,11 @@ def _read(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _describe(cores: Cores) -> list[str]:
+def _describe(cores: Cores, shared: bool) -> list[str]:
     notes = []
-    if cores.server is None:
+    if cores.server is None and not shared:
         notes.append("this system cannot pin processes to cores: every server may use all of them")
-    elif cores.server == cores.load:
+    elif cores.server is not None and cores.server == cores.load:
         notes.append("there is one core, so the load runs on the servers' own: rates are lower than they would be")
     busy = os.getloadavg()[0]
     if busy > 0.5:

@@ -46,12 +46,13 @@ class Contender:
         return [*self.command, model.path, "--served-model-name", NAME, *at, *self.flags, *parsers]
 
 
-def find_contenders(scaleout: Path) -> tuple[list[Contender], list[str]]:
+def find_contenders(scaleout: Path, processes: int = 1) -> tuple[list[Contender], list[str]]:
     """Ours, then the peers that are installed; and what to tell about those that are not.
 
     `SCALEOUT_PEER` names the peer's command, else it is looked for in the cache. Its Rust server lies in a folder around it.
+    `processes`: how many each may serve with; the Rust server has threads instead.
     """
-    found = [Contender("ours", [str(scaleout), "launch", "render"], ["--workers", "1", "--no-access-log"])]
+    found = [Contender("ours", [str(scaleout), "launch", "render"], ["--workers", str(processes), "--no-access-log"])]
     given = os.environ.get("SCALEOUT_PEER")
     peer = Path(given) if given else REPOSITORY / ".cache" / "peer" / "venv" / "bin" / "vllm"
     if not peer.exists():
@@ -60,7 +61,8 @@ def find_contenders(scaleout: Path) -> tuple[list[Contender], list[str]]:
         return found, [
             f"no peer at {peer}: figures of ours alone. To install one: {how}; or let SCALEOUT_PEER name one"
         ]
-    found.append(Contender("peer", [str(peer), "launch", "render"], ["--disable-uvicorn-access-log"]))
+    several = ["--api-server-count", str(processes)] if processes > 1 else []
+    found.append(Contender("peer", [str(peer), "launch", "render"], ["--disable-uvicorn-access-log", *several]))
     places = [folder / "vllm-rs" for folder in list(peer.absolute().parents)[:3]]
     rust = next((place for place in places if place.exists()), None)
     if rust is None:
@@ -136,8 +138,8 @@ class Cores:
             os.sched_setaffinity(0, {core})
 
 
-def choose_cores() -> Cores:
-    if not hasattr(os, "sched_setaffinity"):
+def choose_cores(pinned: bool = True) -> Cores:
+    if not pinned or not hasattr(os, "sched_setaffinity"):
         return Cores(None, None)
     allowed = sorted(os.sched_getaffinity(0))
     return Cores(allowed[-1], allowed[0])
