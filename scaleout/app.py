@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from scaleout.config import Mode, ModeConfig
 from scaleout.generate.remote.board import Seat
@@ -29,7 +30,7 @@ from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.access_log import log_fields, log_line
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
 from scaleout.routes.cors import Cors, answer_preflights, write_cors
-from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES
+from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES, TABLES
 from scaleout.routes.lifecycle import Lifecycle
 from scaleout.routes.media import mount_media
 from scaleout.routes.metrics import Metrics
@@ -52,8 +53,6 @@ YOUNG_OBJECTS = 20_000
 take a tenth of the time of short requests. The price is a few megabytes."""
 LOADING: web.AppKey[asyncio.Task[None]] = web.AppKey("loading", asyncio.Task)
 """Loads the model. `run` waits for it while the health routes already answer."""
-FRESH: web.AppKey[asyncio.Task[None]] = web.AppKey("fresh", asyncio.Task)
-"""Looks after the certificate."""
 
 
 def make_app(
@@ -93,7 +92,7 @@ def make_app(
         stages.engine_listener = app[METRICS].watch_engines()
 
     root_path = config.root_path.rstrip("/")
-    tables = route_tables(config)
+    tables = app[TABLES] = route_tables(config)
     named = mount(app, tables, root_path)
     app[ROUTE_NAMES] = sorted(f"{method} {path}" for table in tables for method, path, _ in table.routes)
     log = log_fields if config.log_format == "json" else log_line
@@ -178,6 +177,8 @@ def run(config: ModeConfig) -> int:
     returns in each of them, too. Raises `ConfigError` where the server cannot start.
     """
     start_logging(config)
+    if config.log_level != "debug":
+        logging.getLogger("aiohttp.server").addFilter(is_no_client_mistake)
     tls = open_tls(config.web)
     worker = None
     if config.workers > 1:
@@ -235,10 +236,13 @@ async def serve(
     runner = web.AppRunner(app, shutdown_timeout=LAST_SECONDS)
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
+    beside = []
     if tls is not None and config.web.enable_ssl_refresh:
-        app[FRESH] = asyncio.create_task(keep_fresh(tls, config.web), name="look at the certificate")
+        beside.append(asyncio.create_task(keep_fresh(tls, config.web), name="look at the certificate"))
     stopped = asyncio.create_task(stop.wait(), name="wait for a signal")
-    LOG.info("%s mode on %s, loading %s", config.mode.value, url(listener, tls is not None), config.served_model_names[0])
+    LOG.info(
+        "%s mode on %s, loading %s", config.mode.value, url(listener, tls is not None), config.served_model_names[0]
+    )
     loading = app[LOADING]
     try:
         began = time.perf_counter()
@@ -252,8 +256,8 @@ async def serve(
         loaded = loading.done()
         stopped.cancel()
         loading.cancel()
-        if FRESH in app:
-            app[FRESH].cancel()
+        for task in beside:
+            task.cancel()
         await runner.cleanup()
     return loaded
 
@@ -302,3 +306,8 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def is_no_client_mistake(record: logging.LogRecord) -> bool:
+    """Bytes that are no HTTP get their 400; a traceback for each would let any port scanner fill the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

@@ -74,10 +74,10 @@ def bind_unix(path: str) -> socket.socket:
     return socket.create_server(path, family=socket.AF_UNIX, backlog=BACKLOG)
 
 
-def url(listener: socket.socket) -> str:
+def url(listener: socket.socket, tls: bool = False) -> str:
     """Where clients find the listener."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
     host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{'https' if tls else 'http'}://{host}:{name[1]}"

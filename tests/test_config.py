@@ -419,7 +419,7 @@ def test_other_flags_of_vllm() -> None:
         "--no-enable-log-requests has no effect: bodies are never logged",
         "--trust-remote-code has no effect: code from model repositories is never run",
     )
-    assert problem(*RENDER, "--ssl-keyfile", "x") == "--ssl-keyfile is not supported: TLS ends at a proxy in front"
+    assert problem(*RENDER, "--middleware", "x") == "--middleware is not supported: this is not an ASGI program"
     assert load(*RENDER, "--no-enable-lora").notes == ()
     assert problem(*RENDER, "--lora-modules") == "--lora-modules needs a value"
 
@@ -443,7 +443,15 @@ def test_every_setting_has_a_flag_a_known_group_and_a_default_that_its_own_reade
         if not isinstance(flag.default, attrs.Factory) and flag.default not in (None, "", (), {}):  # type: ignore[arg-type]
             assert flag.option.kind.read(flag.default) == flag.default, flag.name
     fields = {field.name for cls in (ModeConfig, EngineOptions, Limits) for field in attrs.fields(cls)}
-    assert fields - {flag.field for flag in FLAGS.values()} == {"mode", "mode_source", "notes", "limits", "engine", "media"}
+    assert fields - {flag.field for flag in FLAGS.values()} == {
+        "mode",
+        "mode_source",
+        "notes",
+        "limits",
+        "engine",
+        "media",
+        "web",
+    }
 
 
 def test_every_setting_is_read_by_something() -> None:

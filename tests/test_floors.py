@@ -20,7 +20,7 @@ FLOORS = {
     2: {"render", "generate", "derender", "dialects"},
     3: {"pipeline"},
     4: {"routes"},
-    5: {"__main__", "cli", "app", "listener", "workers", "demo", "demo_model"},
+    5: {"__main__", "cli", "app", "listener", "logs", "tls", "workers", "demo", "demo_model"},
 }
 FLOOR_OF = {part: floor for floor, parts in FLOORS.items() for part in parts}
 

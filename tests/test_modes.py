@@ -24,6 +24,8 @@ OPERATIONS = {
     ("GET", "/metrics"),
     ("GET", "/v1/models"),
     ("GET", "/server_info"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs"),
 }
 TOKENIZE = {("POST", "/tokenize"), ("POST", "/detokenize")}
 DIALECTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
@@ -33,6 +35,7 @@ COUPLED = {("POST", path) for path in DIALECTS} | {
     ("POST", "/v1/responses/{response_id}/cancel"),
     ("POST", "/invocations"),
 }
+ENGINES = {("GET", "/engines"), ("POST", "/engines/{name}/drain"), ("POST", "/engines/{name}/resume")}
 COUNT = {("POST", "/v1/messages/count_tokens")}
 RENDER = {("POST", f"{path}/render") for path in DIALECTS}
 DERENDER = {("POST", f"{path}/derender") for path in DIALECTS}
@@ -57,7 +60,10 @@ def served(config: ModeConfig) -> list[tuple[str, str]]:
         (ModeConfig(Mode.TOKENS_ONLY, model="m"), TOKENS_ONLY),
         (ModeConfig(Mode.STANDARD, model="m"), STANDARD),
         (ModeConfig(Mode.STANDARD, model="m", scale_out=True), STANDARD | RENDER | DERENDER | GENERATE),
-        (ModeConfig(Mode.RENDER_ONLY, model="m", engine=EngineOptions(urls=("http://e",))), RENDER_ONLY | COUPLED),
+        (
+            ModeConfig(Mode.RENDER_ONLY, model="m", engine=EngineOptions(urls=("http://e",))),
+            RENDER_ONLY | COUPLED | ENGINES,
+        ),
         (
             ModeConfig(Mode.RENDER_ONLY, model="m", enable_tokenizer_info_endpoint=True),
             RENDER_ONLY | {("GET", "/tokenizer_info")},

@@ -12,6 +12,7 @@ from attrs import frozen
 from scaleout.config.media import MediaOptions
 from scaleout.config.options import SWITCH, TEXT, Option
 from scaleout.config.settings import EngineOptions, Limits, ModeConfig
+from scaleout.config.web import WebOptions
 
 
 @frozen
@@ -56,6 +57,7 @@ FLAGS: Mapping[str, Flag] = {
         *_flags_of("", ModeConfig),
         *_flags_of("engine", EngineOptions),
         *_flags_of("limits", Limits),
+        *_flags_of("web", WebOptions),
         *_flags_of("media", MediaOptions),
     )
 }

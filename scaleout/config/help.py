@@ -15,6 +15,7 @@ GROUPS = {
     "start": "how to start",
     "model": "which model, under which names",
     "server": "listening, keys, streams",
+    "web": "TLS, browsers, pages about the API",
     "render": "requests → token ids",
     "media": "pictures, sounds and films in requests",
     "derender": "token ids → answers",

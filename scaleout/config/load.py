@@ -13,6 +13,7 @@ from scaleout.config.flags import FLAGS
 from scaleout.config.media import MediaOptions
 from scaleout.config.settings import EngineOptions, Limits, Mode, ModeConfig
 from scaleout.config.sources import Given, Source, read_argv, read_environ, read_file
+from scaleout.config.web import WebOptions
 from scaleout.errors import ConfigError
 
 SWITCH = "VLLM_ENABLE_SCALE_OUT_ENDPOINTS"
@@ -167,7 +168,7 @@ def _read_all(given: Mapping[str, Given], problems: list[str]) -> dict[str, Any]
 
 
 def _build(mode: Mode, claims: Sequence[Claim], values: Mapping[str, Any]) -> ModeConfig:
-    parts: dict[str, dict[str, Any]] = {"": {}, "engine": {}, "limits": {}, "media": {}}
+    parts: dict[str, dict[str, Any]] = {"": {}, "engine": {}, "limits": {}, "web": {}, "media": {}}
     for name, value in values.items():
         parts[FLAGS[name].owner][FLAGS[name].field] = value
     return ModeConfig(
@@ -175,6 +176,7 @@ def _build(mode: Mode, claims: Sequence[Claim], values: Mapping[str, Any]) -> Mo
         mode_source=claims[0].how if claims else "the default",
         engine=EngineOptions(**parts["engine"]),
         limits=Limits(**parts["limits"]),
+        web=WebOptions(**parts["web"]),
         media=MediaOptions(**parts["media"]),
         **parts[""],
     )

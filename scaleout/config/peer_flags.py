@@ -36,17 +36,13 @@ _ENGINE_VALUES = """tensor-parallel-size pipeline-parallel-size data-parallel-si
     prefix-caching-hash-algo swap-space hf-overrides"""
 _ENGINE_REASON = "an argument of the vllm engine"
 
-_NO_DOCS = "there are no documentation pages"
 _NO_BODIES = "bodies are never logged"
-_TLS = "TLS ends at a proxy in front"
-_CORS = "cross-origin headers are set at a proxy in front"
 _PLUGIN = "output formats are modules in scaleout/parsers/formats"
 _LORA = "LoRA adapters are not served"
 
 _IGNORED = {
     "enable-auto-tool-choice": (0, "tool calls are always read where the output format is known"),
-    "disable-fastapi-docs": (0, _NO_DOCS),
-    "enable-offline-docs": (0, _NO_DOCS),
+    "enable-offline-docs": (0, "the page about the API never loads anything from elsewhere"),
     "enable-prompt-tokens-details": (0, "cached tokens are always reported when the engine knows them"),
     "enable-server-load-tracking": (0, "/load always counts"),
     "enable-log-requests": (0, _NO_BODIES),
@@ -64,16 +60,6 @@ _IGNORED = {
     "fingerprint-value": (1, "answers carry no system fingerprint"),
 }
 _REFUSED = {
-    "ssl-keyfile": (1, _TLS),
-    "ssl-certfile": (1, _TLS),
-    "ssl-ca-certs": (1, _TLS),
-    "ssl-cert-reqs": (1, _TLS),
-    "ssl-ciphers": (1, _TLS),
-    "enable-ssl-refresh": (0, _TLS),
-    "allowed-origins": (1, _CORS),
-    "allowed-methods": (1, _CORS),
-    "allowed-headers": (1, _CORS),
-    "allow-credentials": (0, _CORS),
     "middleware": (1, "this is not an ASGI program"),
     "tool-parser-plugin": (1, _PLUGIN),
     "reasoning-parser-plugin": (1, _PLUGIN),

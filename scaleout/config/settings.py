@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from scaleout.config.media import MediaOptions
 from scaleout.config.options import COMMA_LIST, OBJECT, SWITCH, TEMPLATE, TEXT, TEXTS, choice, decimal, integer, option
+from scaleout.config.web import WebOptions
 
 
 class Mode(StrEnum):
@@ -150,7 +151,6 @@ class EngineOptions:
         "Servers that make tokens: ours, vLLM, SGLang, llama.cpp. With them a render-only server offers the coupled routes too.",
         name="--engine-url",
     )
-    args: Mapping[str, Any] = _engine(
     dialect: str = _engine(
         "auto",
         choice("auto", "generate", "completions", "sglang", "llamacpp"),
@@ -190,6 +190,7 @@ class EngineOptions:
         "Seconds between health checks of a server at --engine-url.",
         name="--engine-health-interval",
     )
+    args: Mapping[str, Any] = _engine(
         {}, OBJECT, "Further arguments for the vllm engine, by their names there.", name="--engine-args"
     )
     device: str = _engine("auto", TEXT, "auto, cpu, cuda, cuda:N. auto takes a GPU when there is one.")
@@ -354,12 +355,16 @@ class ModeConfig:
         aliases=("--uvicorn-log-level",),
         vllm_env="VLLM_LOGGING_LEVEL",
     )
+    log_format: Literal["text", "json"] = _log(
+        "text", choice("text", "json"), "Lines for people, or one JSON object a line for programs."
+    )
     access_log: bool = _log(True, SWITCH, "One line for each request.", opposite="--disable-uvicorn-access-log")
     disable_access_log_for_endpoints: Sequence[str] = _log((), COMMA_LIST, "Paths that get none.")
 
     limits: Limits = field(factory=Limits, kw_only=True)
     media: MediaOptions = field(factory=MediaOptions, kw_only=True)
     engine: EngineOptions = field(factory=EngineOptions, kw_only=True)
+    web: WebOptions = field(factory=WebOptions, kw_only=True)
 
     @classmethod
     def load(cls, argv: Sequence[str], environ: Mapping[str, str]) -> ModeConfig:

@@ -66,10 +66,12 @@ _SHARED = frozenset(
     )
 )
 _OWN = frozenset(a.name for a in fields(ResponsesBody)) - frozenset(a.name for a in fields(SharedBody))
+READ = _SHARED | _OWN
+"""Fields of the class that a body of this API can set."""
 
 
 def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
-    values = prepare_shared({key: value for key, value in wire.items() if key in _SHARED or key in _OWN})
+    values = prepare_shared({key: value for key, value in wire.items() if key in READ})
     if isinstance(values.get("stop"), list) and len(values["stop"]) > MAX_STOPS:
         raise Unfit(f"List should have at most {MAX_STOPS} items after validation, not {len(values['stop'])}", ".stop")
     for name in ("presence_penalty", "frequency_penalty"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scaleout.config import Mode, ModeConfig
-from scaleout.routes import count_tokens, coupled, derender, engines, generate, operations, render, tokenize
+from scaleout.routes import count_tokens, coupled, derender, engines, generate, openapi, operations, render, tokenize
 from scaleout.routes.table import RouteTable
 
 OPERATIONS = RouteTable("operations", operations.OPERATIONS_ROUTES)
@@ -15,6 +15,7 @@ TOKENIZER_INFO = RouteTable("tokenizer_info", tokenize.INFO_ROUTES, works=True)
 RENDER = RouteTable("render", render.ROUTES, works=True, bounded=True)
 DERENDER = RouteTable("derender", derender.ROUTES, works=True, bounded=True)
 COUNT_TOKENS = RouteTable("count_tokens", count_tokens.ROUTES, works=True, bounded=True)
+DOCS = RouteTable("docs", openapi.ROUTES)
 GENERATE = RouteTable("generate", generate.ROUTES, works=True)
 ABORT = RouteTable("abort", generate.ABORT_ROUTES)
 LEGACY_ABORT = RouteTable("legacy_abort", generate.LEGACY_ABORT_ROUTES)
@@ -44,6 +45,8 @@ def route_tables(config: ModeConfig) -> tuple[RouteTable, ...]:
         tables += (COUPLED,)
     if config.engine_backend == "remote":
         tables += (ENGINES,)
+    if config.web.docs:
+        tables += (DOCS,)
     if config.enable_tokenizer_info_endpoint and config.mode is not Mode.TOKENS_ONLY:
         tables += (TOKENIZER_INFO,)
     return tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from secrets import token_hex
 
 from aiohttp import web
@@ -17,8 +18,11 @@ from scaleout.pipeline.generating import generate_chunks, generate_whole
 from scaleout.routes.answers import json_response
 from scaleout.routes.body import parse_object, read_bytes, read_json
 from scaleout.routes.keys import CONFIG, METRICS, REQUEST_ID, STAGES
+from scaleout.routes.media import resolve_media
 from scaleout.routes.sse import EventStream
 from scaleout.routes.table import Route
+from scaleout.routes.trace import trace_headers
+from scaleout.routes.work import run
 from scaleout.wire import read_generate_request, write_generate_chunk, write_generate_response
 
 PEER_PREFIX = "generate-tokens-"
@@ -27,7 +31,7 @@ PEER_PREFIX = "generate-tokens-"
 async def generate(request: web.Request) -> web.StreamResponse:
     """A GenerateRequest, answered whole or as a stream of events."""
     stages = request.app[STAGES]
-    wanted = read_generate_request(await read_json(request))
+    wanted = await read_request(request)
     stages.served(wanted.model)
     model = stages.config.served_model_names[0]
     wanted = settle(wanted, request, stages.files.generation_config)
@@ -52,6 +56,14 @@ async def generate(request: web.Request) -> web.StreamResponse:
         return await stream.done()
 
 
+async def read_request(request: web.Request) -> GenerateRequest:
+    """The body. Features in it are decoded, and media fetched and prepared, where they hold nobody up."""
+    body = await read_json(request)
+    if not body.get("features") and not body.get("content_parts"):
+        return read_generate_request(body)
+    return await resolve_media(request, await run(request, partial(read_generate_request, body)))
+
+
 def settle(wanted: GenerateRequest, request: web.Request, generation_config: Json) -> GenerateRequest:
     """Decide what the body leaves open, and refuse what a token engine cannot do."""
     params = wanted.sampling_params
@@ -74,7 +86,7 @@ def settle(wanted: GenerateRequest, request: web.Request, generation_config: Jso
         if isinstance(limit, int) and limit > 0:
             params = evolve(params, max_tokens=limit)
     request_id = request.get(REQUEST_ID) or wanted.request_id or token_hex(8)
-    return evolve(wanted, sampling_params=params, request_id=request_id)
+    return evolve(wanted, sampling_params=params, request_id=request_id, trace_headers=trace_headers(request))
 
 
 async def abort(request: web.Request) -> web.Response:

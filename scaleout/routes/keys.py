@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -12,6 +13,9 @@ from scaleout.pipeline.response_store import ResponseStore
 from scaleout.routes.lifecycle import Lifecycle
 from scaleout.routes.metrics import Metrics
 
+if TYPE_CHECKING:
+    from scaleout.routes.table import RouteTable
+
 CONFIG = web.AppKey("config", ModeConfig)
 STAGES = web.AppKey("stages", Stages)
 METRICS = web.AppKey("metrics", Metrics)
@@ -19,6 +23,8 @@ LIFECYCLE = web.AppKey("lifecycle", Lifecycle)
 RESPONSES = web.AppKey("responses", ResponseStore)
 POOL = web.AppKey("pool", ThreadPoolExecutor)
 """Threads for work that is too long for the event loop."""
+TABLES: web.AppKey[tuple[RouteTable, ...]] = web.AppKey("tables", tuple)
+"""The tables whose routes are offered."""
 ROUTE_NAMES: web.AppKey[list[str]] = web.AppKey("route_names", list)
 """`METHOD path` of every route that is offered."""
 

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Middleware
 
 from scaleout.codec import dumps
 from scaleout.errors import BadRequest, RequestError
+from scaleout.routes.access_log import Log
 from scaleout.routes.answers import INTERNAL, error_body, error_response, from_http
 from scaleout.routes.auth import KeyRing
 from scaleout.routes.keys import REQUEST_ID
@@ -22,7 +23,6 @@ from scaleout.routes.sse import STREAM, EventStream
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOG = logging.getLogger(__name__)
-ACCESS_LOG = logging.getLogger("scaleout.access")
 
 CLIENT_GONE = 499
 
@@ -33,8 +33,10 @@ def route_path(request: web.Request) -> str | None:
     return None if resource is None else resource.canonical
 
 
-def count_requests(metrics: Metrics, labels: Mapping[str, str], quiet: frozenset[str] | None) -> Middleware:
-    """Count and time every answer. `labels`: label by mounted path. `quiet`: labels not logged; None logs nothing."""
+def count_requests(
+    metrics: Metrics, labels: Mapping[str, str], log: Log | None = None, quiet: frozenset[str] = frozenset()
+) -> Middleware:
+    """Count and time every answer. `labels`: label by mounted path. `log` is told of all but those with `quiet` labels."""
 
     @web.middleware
     async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -51,10 +53,8 @@ def count_requests(metrics: Metrics, labels: Mapping[str, str], quiet: frozenset
             metrics.count_request(label, request.method, status, seconds)
             if status == 503:
                 metrics.refused.inc()
-            if quiet is not None and label not in quiet:
-                # The raw path: percent-encoded, so that no request can write a line of its own into the log.
-                what = request.method, request.rel_url.raw_path
-                ACCESS_LOG.info('%s "%s %s" %d %.1fms', request.remote, *what, status, seconds * 1000)
+            if log is not None and label not in quiet:
+                log(request, status, seconds)
 
     return count
 
