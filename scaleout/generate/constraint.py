@@ -46,38 +46,34 @@ class Constraints:
     """Compiles demands for one vocabulary."""
 
     _tokens: LLTokenizer
-    _special_ids: Mapping[str, int]
+    _added_ids: Mapping[str, int]
 
     @classmethod
     def over(cls, tokenizer: Tokenizer, vocab_size: int, eos: Sequence[int]) -> Constraints:
         """Takes a second or two for a large vocabulary."""
         ends = list(eos) or [id for id in (tokenizer.eos_id,) if id is not None] or [0]
         tokens = LLTokenizer(_Vocabulary(tokenizer, vocab_size, ends[0]), n_vocab=vocab_size, eos_token=ends)
-        special = {
-            tokenizer.added_tokens[id]: id
-            for id in tokenizer.special_ids
-            if id in tokenizer.added_tokens and id < vocab_size
-        }
-        return cls(tokens, special)
+        added = {text: id for id, text in tokenizer.added_tokens.items() if id < vocab_size}
+        return cls(tokens, added)
 
     def compile(self, demand: Mapping[str, Json]) -> Matcher:
         """`demand` is `structured_outputs` of the wire. Raises BadRequest with what is wrong about it."""
-        place, grammar = read_demand(demand, self._special_ids)
+        place, grammar = read_demand(demand, self._added_ids)
         matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise BadRequest(f"{place} cannot be used: {matcher.get_error().strip()}", place)
         return Matcher(matcher)
 
 
-def check_demand(demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> None:
+def check_demand(demand: Mapping[str, Json], added_ids: Mapping[str, int]) -> None:
     """What `compile` would refuse whatever the vocabulary, for stages that have no engine. Raises BadRequest."""
-    place, grammar = read_demand(demand, special_ids)
+    place, grammar = read_demand(demand, added_ids)
     fault = LLMatcher.validate_grammar(grammar)
     if fault:
         raise BadRequest(f"{place} cannot be used: {fault.strip()}", place)
 
 
-def read_demand(demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> tuple[str, str]:
+def read_demand(demand: Mapping[str, Json], added_ids: Mapping[str, int]) -> tuple[str, str]:
     """The field that holds the demand, and the demand as a grammar. Raises BadRequest with what is wrong about it."""
     chosen = [kind for kind in KINDS if demand.get(kind) not in (None, False)]
     if len(chosen) != 1:
@@ -85,7 +81,7 @@ def read_demand(demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> t
     kind = chosen[0]
     place = f"structured_outputs.{kind}"
     try:
-        grammar = _grammar(kind, demand[kind], demand, special_ids)
+        grammar = _grammar(kind, demand[kind], demand, added_ids)
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRequest(f"{place} cannot be read: {error}", place) from error
     if len(grammar) > MAX_CHARACTERS:
@@ -93,7 +89,7 @@ def read_demand(demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> t
     return place, grammar
 
 
-def _grammar(kind: str, value: Json, demand: Mapping[str, Json], special_ids: Mapping[str, int]) -> str:
+def _grammar(kind: str, value: Json, demand: Mapping[str, Json], added_ids: Mapping[str, int]) -> str:
     match kind:
         case "json":
             schema = json.loads(value) if isinstance(value, str) else value
@@ -109,7 +105,7 @@ def _grammar(kind: str, value: Json, demand: Mapping[str, Json], special_ids: Ma
             return LLMatcher.grammar_from_lark(_as_lark(value))
         case _:
             tag = json.loads(value) if isinstance(value, str) else value
-            return LLMatcher.grammar_from_lark(lark_of(tag, special_ids))
+            return LLMatcher.grammar_from_lark(lark_of(tag, added_ids))
 
 
 @define(eq=False)

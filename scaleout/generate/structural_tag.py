@@ -1,4 +1,4 @@
-"""Structural tags (free text with shaped stretches in it) as a Lark grammar for llguidance. Knows no tokens but special ones.
+"""Structural tags (free text with shaped stretches in it) as a Lark grammar for llguidance. Knows only tokens that are words of their own.
 
 Both spellings are read: `{"type": "structural_tag", "format": {…}}`, and the older `{"structures": […], "triggers": […]}`.
 """
@@ -14,18 +14,23 @@ from attrs import define, field
 from scaleout.core import Json
 from scaleout.errors import BadRequest
 
-MAX_DEPTH = 32
+MAX_DEPTH = 64
+"""Twelve levels or so are one nested value of a call."""
 MAX_RULES = 20_000
 """A tag of a few hundred tools has a few thousand."""
 
 ANY_TEXT = "(.|\\n)*"
 
 
-def lark_of(tag: Json, special_ids: Mapping[str, int]) -> str:
-    """`special_ids`: spellings of special tokens, which a literal must name by id. Raises BadRequest."""
+def lark_of(tag: Json, added_ids: Mapping[str, int]) -> str:
+    """`added_ids`: spellings of added tokens. A literal that holds one demands that token: spelled out it would be other text.
+
+    Raises BadRequest.
+    """
     if not isinstance(tag, Mapping):
         raise _bad("must be an object")
-    writer = _Writer(special_ids)
+    spellings = sorted(filter(str.strip, added_ids), key=len, reverse=True)
+    writer = _Writer(added_ids, re.compile(f"({'|'.join(map(re.escape, spellings)) or '(?!)'})"))
     shape = tag["format"] if "format" in tag else _from_structures(tag)
     start = writer.body(shape, 0)
     return "\n".join(["%llguidance {}", f"start: {start}", *writer.rules]) + "\n"
@@ -52,7 +57,8 @@ def _from_structures(tag: Mapping[str, Json]) -> Json:
 class _Writer:
     """Each `body` gives the right side of a rule, and adds the rules that it refers to."""
 
-    special_ids: Mapping[str, int]
+    added_ids: Mapping[str, int]
+    added: re.Pattern[str]
     rules: list[str] = field(factory=list)
     _names: int = 0
 
@@ -87,8 +93,13 @@ class _Writer:
         return self.rule(self.body(shape.get("content"), depth + 1))
 
     def tag_rest(self, tag: Mapping[str, Json], depth: int) -> str:
-        """What follows a tag's beginning. Free text inside ends at the first of its ends."""
+        """What follows a tag's beginning. Free text inside ends at the first of its ends.
+
+        The schema `true` means an object: it stands for the arguments of a call, which nothing else can be.
+        """
         content, ends = tag.get("content"), _ends(tag)
+        if isinstance(content, Mapping) and content.get("type") == "json_schema" and content.get("json_schema") is True:
+            tag = {**tag, "content": {"type": "json_schema", "json_schema": {"type": "object"}}}
         if isinstance(content, Mapping) and content.get("type") == "any_text" and any(ends):
             return self.rule(" | ".join(self.text_until(end, _excludes(content)) for end in ends))
         inside = self.content(tag, depth)
@@ -112,7 +123,8 @@ class _Writer:
             raise _bad("has triggers that begin none of its tags")
         after_text = " | ".join(f"{self.text_until(trigger, excludes)} {rest}" for trigger, rest in options)
         at_once = " | ".join(f"{self.literal(trigger)} {rest}" for trigger, rest in options)
-        tag, tail = self.rule(after_text), self.free_text(shape)
+        tag = self.rule(after_text)
+        tail = self.terminal(_without([*excludes, *(trigger for trigger, _ in options if self.added.match(trigger))]))
         if shape.get("stop_after_first"):
             return f"({at_once})" if shape.get("at_least_one") else f"({tag} | {tail})"
         return f"({at_once}) {tag}* {tail}" if shape.get("at_least_one") else f"{tag}* {tail}"
@@ -129,21 +141,26 @@ class _Writer:
         return tags
 
     def literal(self, text: str) -> str:
-        """Special tokens by their ids, the rest as text."""
-        if not text:
-            return '""'
-        pattern = "|".join(re.escape(spelling) for spelling in sorted(self.special_ids, key=len, reverse=True))
-        pieces = re.split(f"({pattern})", text) if pattern else [text]
-        return " ".join(
-            f"<[{self.special_ids[piece]}]>" if piece in self.special_ids else json.dumps(piece, ensure_ascii=False)
-            for piece in pieces
+        """Added tokens by their ids, the rest as text."""
+        return " ".join(self.pieces(text)) or '""'
+
+    def pieces(self, text: str) -> list[str]:
+        return [
+            f"<[{self.added_ids[piece]}]>" if at % 2 else json.dumps(piece, ensure_ascii=False)
+            for at, piece in enumerate(self.added.split(text))
             if piece
-        )
+        ]
 
     def text_until(self, end: str, excludes: Sequence[str]) -> str:
-        """Free text up to and with the first `end`."""
-        if end in self.special_ids:
-            return f"{self.terminal(_without(excludes))} <[{self.special_ids[end]}]>"
+        """Free text up to and with the first `end`.
+
+        A token ends the text at once. Where one stands inside `end`, the end counts by its spelling: the text could not know before
+        that token that it is over.
+        """
+        first = self.added.match(end)
+        if first:
+            text = self.terminal(_without([*excludes, first[0]]))
+            return f"{text} {self.literal(end)}"
         name = self._name("until")
         self._add(f"{name}[lazy]: {self.terminal(_without(excludes))} {json.dumps(end, ensure_ascii=False)}")
         return name

@@ -144,6 +144,12 @@ def compose(thoughts: Format, calls: Format) -> Format:
     )
 
 
+def reshaped(format: Format, *shapes: CallShape) -> Calls:
+    """The calls of a format, demanded in other words."""
+    assert format.calls is not None
+    return evolve(format.calls, shapes=shapes)
+
+
 def only(format: Format, half: str) -> Format:
     """One half of a format: "thought" or "calls". A format with headers has no halves."""
     thought, calls = (format.thought, None) if half == "thought" else (None, format.calls)

@@ -9,22 +9,22 @@ from pathlib import Path
 from threading import Thread
 from typing import Literal
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from scaleout import codec, parsers
 from scaleout.config import Mode, ModeConfig
 from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json, Message
-from scaleout.core.media import MediaSet
+from scaleout.core.media import MediaRef, MediaSet
 from scaleout.derender import Derenderer
 from scaleout.derender.bounds import DerenderBounds
 from scaleout.errors import BadRequest, ConfigError, NotFound, NotSupported
 from scaleout.generate.backends.remote import RemoteEngine
 from scaleout.generate.engine import Engine, open_engine
-from scaleout.generate.options import EngineOptions
+from scaleout.generate.options import EngineOptions, ThinkingMarkers
 from scaleout.generate.remote.board import Seat
 from scaleout.generate.remote.fleet import Listener
 from scaleout.parsers import Format
-from scaleout.parsers.constraint import constrain_calls
+from scaleout.pipeline.demands import demand_calls, thinking_markers
 from scaleout.pipeline.engines_elsewhere import remote_options
 from scaleout.pipeline.media import open_multimodal
 from scaleout.pipeline.self_test import Finding, examine_format
@@ -81,9 +81,17 @@ class Front:
             # Loaded by the first such request: most servers never see one.
             from scaleout.generate.constraint import check_demand
 
-            special = self.tokenizer.special_ids
-            check_demand(demand, {text: i for i, text in self.tokenizer.added_tokens.items() if i in special})
+            check_demand(demand, {text: i for i, text in self.tokenizer.added_tokens.items()})
         return rendered
+
+
+    def content_refs(self, request: GenerateRequest) -> list[MediaRef]:
+        """What a token request names in `content_parts`. Raises `BadRequest`."""
+        return self.renderer.content_refs(request)
+
+    def with_features(self, request: GenerateRequest, refs: Sequence[MediaRef], media: MediaSet) -> GenerateRequest:
+        """A token request whose media are tensors. Raises `BadRequest`."""
+        return self.renderer.with_features(request, refs, media)
 
 
 @frozen
@@ -122,7 +130,7 @@ class Stages:
         if loaded.front is not None:
             self._adopt(loaded.front)
         if self.config.engine_backend is not None:
-            options = engine_options(self.config)
+            options = evolve(engine_options(self.config), thinking=self._thinking_markers)
             engine = await asyncio.to_thread(open_engine, self.files, options, self._load_tokenizer)
             if isinstance(engine, RemoteEngine):
                 engine.seat, engine.listener = self._seat, self.engine_listener
@@ -227,6 +235,16 @@ class Stages:
                 f"The model {self.config.served_model_names[0]!r} cannot be used for text here: {error}"
             ) from error
 
+    def _thinking_markers(self) -> ThinkingMarkers | None:
+        """Asked by the engine, at the first request whose answer depends on where a thought ends."""
+        if self._front is not None:
+            return thinking_markers(self._front.derenderer.format, self._front.tokenizer)
+        try:
+            tokenizer = self._load_tokenizer()
+            return thinking_markers(choose_format(self.config, self.files, tokenizer), tokenizer)
+        except ConfigError:  # a model without text: then nothing says where thoughts end, and the engine tells the client so
+            return None
+
     def _load_tokenizer(self) -> Tokenizer:
         if self._front is not None:
             return self._front.tokenizer
@@ -284,7 +302,7 @@ def output_facts(derenderer: Derenderer) -> OutputFacts:
         has_tool_parser=chosen.calls is not None,
         has_reasoning_parser=chosen.thought is not None,
         reasoning=derenderer.thought_is_over,
-        tool_constraint=partial(constrain_calls, chosen.name),
+        tool_constraint=partial(demand_calls, derenderer),
         marks_are_special=shows_special_tokens(chosen),
     )
 

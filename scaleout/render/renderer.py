@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from attrs import evolve, frozen
 
 from scaleout.config import Limits
-from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json, RequestOptions
-from scaleout.core.media import MediaSet
+from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, Json, Part, RequestOptions
+from scaleout.core.media import MediaRef, MediaSet
 from scaleout.errors import BadRequest
 from scaleout.render.attribution import cut_spans
-from scaleout.render.multimodal import Multimodal
+from scaleout.render.media_parts import MODALITY_OF, read_media
+from scaleout.render.multimodal import Multimodal, Wishes
+from scaleout.render.placement import expand_ids
 from scaleout.render.prompt import ModelFacts, Prompt, PromptWriter, RenderSettings
 from scaleout.render.prompt_length import NO_EDGES, check_length, check_truncation, positions_to_keep
 from scaleout.render.sampling import SamplingDefaults, SamplingRules
@@ -27,14 +30,14 @@ class OutputFacts:
     """What render is told about the output format, so that it need not know one.
 
     `reasoning`: prompt ids → has the prompt already closed the reasoning (True), is it open or to come (False), unknown (None).
-    `tool_constraint`: the `structured_outputs` that make the model call a tool; None where the request asks for no such thing.
+    `tool_constraint`: the `structured_outputs` that make the model call a tool after this prompt; None where none is asked for.
     `marks_are_special`: whether special tokens of the answer carry meaning: never, when tools may be called, or always.
     """
 
     has_tool_parser: bool = False
     has_reasoning_parser: bool = False
     reasoning: Callable[[Sequence[int]], bool | None] | None = None
-    tool_constraint: Callable[[ChatRequest], Mapping[str, Json] | None] | None = None
+    tool_constraint: Callable[[ChatRequest, Sequence[int]], Mapping[str, Json] | None] | None = None
     marks_are_special: Literal["never", "with_tools", "always"] = "never"
 
 
@@ -62,6 +65,7 @@ class Renderer:
         self._settings = settings or RenderSettings()
         self._output = output or OutputFacts()
         self._truncation_side = tokenizer.truncation_side
+        self._encode = partial(tokenizer.encode, add_special_tokens=False)
         self._sampling = SamplingRules(
             self._limits, model.max_model_len, model.vocab_size, defaults or SamplingDefaults()
         )
@@ -79,7 +83,7 @@ class Renderer:
         prompt = self._fit(self._carried_prompt(request) or self._prompts.write(request, media), options)
         constraint = None
         if self._output.tool_constraint is not None and request.tools:
-            constraint = self._output.tool_constraint(request)
+            constraint = self._output.tool_constraint(request, prompt.token_ids)
         params = self._sampling.decide(
             request.sampling,
             len(prompt.token_ids),
@@ -126,6 +130,37 @@ class Renderer:
     def render_prompt(self, request: ChatRequest, media: MediaSet | None = None) -> Prompt:
         """Template and encode one conversation, whatever its length in ids. Raises `BadRequest`, `MediaWanted`."""
         return self._prompts.write(request, media)
+
+    def content_refs(self, request: GenerateRequest) -> list[MediaRef]:
+        """What a token request names in `content_parts`. Raises `BadRequest` for what this model does not take."""
+        refs = []
+        for i, part in enumerate(request.content_parts or ()):
+            kind = part.get("type")
+            if kind in MODALITY_OF:
+                refs.append(read_media(Part(str(kind), None, part), f"content_parts.{i}"))
+            elif kind != "text":
+                raise BadRequest(f"content_parts.{i}: Unknown part type: {kind}", f"content_parts.{i}.type")
+        for ref in refs:
+            self._needed().require(ref.modality, self._model.name)
+        return refs
+
+    def with_features(self, request: GenerateRequest, refs: Sequence[MediaRef], media: MediaSet) -> GenerateRequest:
+        """A token request whose media are tensors, at the places of their placeholders. Raises `BadRequest`."""
+        if request.features is not None:
+            return evolve(request, features=self._needed().fill(request.features))
+        if not refs:
+            return evolve(request, content_parts=None)
+        multimodal = self._needed()
+        multimodal.check_counts(refs)
+        wishes = Wishes(cache_salt=request.cache_salt)
+        prepared = multimodal.prepare(refs, media, wishes, self._model.max_model_len)
+        ids, features = expand_ids(request.token_ids, multimodal, prepared, self._encode)
+        return evolve(request, token_ids=ids, features=features, content_parts=None)
+
+    def _needed(self) -> Multimodal:
+        if self.multimodal is None:
+            raise BadRequest(f"{self._model.name} is not a multimodal model", "features")
+        return self.multimodal
 
     def _complete(self, request: CompletionRequest, prompt: str | Sequence[int], request_id: str) -> GenerateRequest:
         options = request.options

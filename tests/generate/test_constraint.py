@@ -126,6 +126,7 @@ CHAT = tag(
             "<a>b</a>c",
         ),
         (tag({"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": ["!", "?"]}), "<a>so?", "<a>so."),
+        (tag(call("a", True)), said("a", '{"any": [1]}'), said("a", "[1]")),
         (tag(FREE), "plain text", "<tool_call>\n{}"),
         (tag(FREE), f"Let me see. {said('b')}", f"Let me see. {said('c')}"),
         (tag(FREE), f"{said('a')} and {said('b')} done", said("a", '{"city": 3}')),

@@ -10,14 +10,14 @@ import importlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from scaleout import codec
+from scaleout import codec, parsers
 from scaleout.core import ChatRequest, CompletionRequest, GenerateRequest, SamplingParams
 from scaleout.errors import RequestError
 from scaleout.parsers.constraint import constrain_calls
@@ -78,10 +78,14 @@ def make_renderer(family: str, server: str, model: Path, corpus: Path) -> Render
         output=OutputFacts(
             has_tool_parser=format_name is not None,
             has_reasoning_parser=family in REASONING,
-            tool_constraint=partial(constrain_calls, format_name) if format_name else None,
+            tool_constraint=partial(_constrain, format_name) if format_name else None,
             marks_are_special=MARKS.get(family, "never"),  # type: ignore[arg-type]
         ),
     )
+
+
+def _constrain(format_name: str, request: ChatRequest, prompt_ids: Sequence[int]) -> Mapping[str, Any] | None:
+    return constrain_calls(parsers.FORMATS[format_name], request)
 
 
 def answer(line: Mapping[str, Any], renderer: Renderer) -> tuple[int, Any]:

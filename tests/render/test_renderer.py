@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -328,7 +328,8 @@ def test_when_an_engine_must_keep_special_tokens(
 
 
 def test_the_output_format_constrains_forced_calls(make_renderer: Make) -> None:
-    def constraint(request: ChatRequest) -> dict[str, Any] | None:
+    def constraint(request: ChatRequest, prompt_ids: Sequence[int]) -> dict[str, Any] | None:
+        assert prompt_ids
         forced = request.tool_choice is not None and request.tool_choice.mode == "required"
         return {"structural_tag": "{}"} if forced else None
 

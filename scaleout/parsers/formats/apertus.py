@@ -2,6 +2,7 @@
 
 from scaleout.parsers.bodies.objects import Objects
 from scaleout.parsers.format import Calls, Format
+from scaleout.parsers.shapes.call import CallShape
 
 FORMAT = Format(
     name="apertus",
@@ -10,6 +11,14 @@ FORMAT = Format(
         close=("<|tools_suffix|>",),
         outer=("<|tools_suffix|>",),
         strays={"stray": ("]",)},
+        shapes=(
+            CallShape(
+                pairs=(('{"', '": ', "}"),),
+                separator=", ",
+                sections=(("<|tools_prefix|>[", "]<|tools_suffix|>"),),
+                trigger="<|tools_prefix|>",
+            ),
+        ),
     ),
     tokens=("<|tools_prefix|>", "<|tools_suffix|>"),
     required=("<|tools_prefix|>", "<|tools_suffix|>"),

@@ -2,6 +2,7 @@
 
 from scaleout.parsers.bodies.objects import Objects
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import NUMBER, CallShape
 
 _ARRAY = Objects(array="always", separators=",", stray="stray", name_key="tool_name", id_key="tool_call_id")
 _ANSWER = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
@@ -14,6 +15,14 @@ FORMAT = Format(
         close=("<|END_ACTION|>",),
         outer=("<|END_ACTION|>",),
         strays={"stray": ("]",)},
+        shapes=(
+            CallShape(
+                pairs=((f'{{"tool_call_id": "{NUMBER}", "tool_name": "', '", "parameters": ', "}"),),
+                separator=",\n    ",
+                sections=(("<|START_ACTION|>[\n    ", "\n]<|END_ACTION|>"),),
+                trigger="<|START_ACTION|>",
+            ),
+        ),
     ),
     tokens=("<|START_THINKING|>", "<|END_THINKING|>", "<|START_ACTION|>", "<|END_ACTION|>", *_ANSWER),
     required=("<|START_ACTION|>", "<|END_ACTION|>"),

@@ -3,6 +3,7 @@
 from scaleout.parsers.bodies.slots import Slots
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format
+from scaleout.parsers.shapes.call import CallShape, JsonArguments
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, SEPARATOR, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -16,6 +17,16 @@ FORMAT = Format(
         close=(CALL_END, END),
         outer=(END,),
         fences={"fence": ("```",)},
+        shapes=(
+            CallShape(
+                pairs=((f"{CALL}function{SEPARATOR}", "\n```json\n", f"\n```{CALL_END}"),),
+                arguments=JsonArguments(quoted=False, as_peer=True),
+                separator="\n",
+                sections=((BEGIN, END),),
+                trigger=BEGIN,
+                foreign=("<think>", "</think>"),
+            ),
+        ),
     ),
     tokens=(BEGIN, CALL, SEPARATOR, CALL_END, END),
     required=(BEGIN, CALL, SEPARATOR, CALL_END, END),

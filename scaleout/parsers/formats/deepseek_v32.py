@@ -3,6 +3,8 @@
 from scaleout.parsers.bodies.tagged import Tagged
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.shapes.tagged import TaggedArguments
 
 TAG = "｜DSML｜"
 INVOKE = f"<{TAG}invoke name="
@@ -14,6 +16,23 @@ CALL = Tagged(
     attribute=True,
 )
 
+
+def tagged_shape(wrapper: str) -> CallShape:
+    """The calls in a wrapper of this name."""
+    return CallShape(
+        pairs=((f'{INVOKE}"', '">\n', f"</{TAG}invoke>\n"),),
+        arguments=TaggedArguments(
+            open=f'<{TAG}parameter name="',
+            text='" string="true">',
+            json='" string="false">',
+            close=f"</{TAG}parameter>\n",
+            ends=(f"</{TAG}parameter>", f"<{TAG}parameter name=", f"</{TAG}invoke>"),
+        ),
+        sections=((f"<{TAG}{wrapper}>\n", f"</{TAG}{wrapper}>"),),
+        trigger=f"<{TAG}{wrapper}>",
+    )
+
+
 FORMAT = Format(
     name="deepseek_v32",
     thought=Thought(ends_at_call=False),
@@ -22,6 +41,7 @@ FORMAT = Format(
         inner={INVOKE: Opening(CALL, "name")},
         close=(f"</{TAG}function_calls>",),
         outer=(f"</{TAG}function_calls>",),
+        shapes=(tagged_shape("function_calls"),),
     ),
     tokens=("<think>", "</think>", TAG),
     required=(TAG,),

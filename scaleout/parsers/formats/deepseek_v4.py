@@ -4,7 +4,7 @@ from attrs import evolve
 
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Thought
-from scaleout.parsers.formats.deepseek_v32 import CALL, INVOKE, TAG
+from scaleout.parsers.formats.deepseek_v32 import CALL, INVOKE, TAG, tagged_shape
 from scaleout.parsers.formats.deepseek_v32 import FORMAT as V32
 
 _OPENERS = (f"<{TAG}tool_calls>", f"<{TAG}toolcalls>", f"<{TAG}tool>")
@@ -18,6 +18,7 @@ FORMAT = evolve(
         inner={INVOKE: Opening(CALL, "name")},
         close=(f"</{TAG}tool_calls>",),
         outer=(f"</{TAG}tool_calls>",),
+        shapes=(tagged_shape("tool_calls"),),
     ),
     signs=((TAG, "tool_calls>"),),
 )

@@ -2,12 +2,14 @@
 
 from attrs import evolve
 
-from scaleout.parsers.format import Thought
+from scaleout.parsers.format import Thought, reshaped
 from scaleout.parsers.formats.hermes import FORMAT as HERMES
+from scaleout.parsers.formats.hermes import WITH_SCHEMA
 
 FORMAT = evolve(
     HERMES,
     name="ernie45",
+    calls=reshaped(HERMES, WITH_SCHEMA),
     thought=Thought(ends_at_call=False),
     tokens=("<think>", "</think>", "<response>", "</response>", *HERMES.tokens),
     end_tokens=("<|im_end|>", "</s>"),

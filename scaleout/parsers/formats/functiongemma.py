@@ -2,6 +2,8 @@
 
 from scaleout.parsers.bodies.braces import Braces
 from scaleout.parsers.format import Calls, Format
+from scaleout.parsers.shapes.braces import BraceArguments
+from scaleout.parsers.shapes.call import CallShape
 
 _TOKENS = ("<start_function_call>", "<end_function_call>", "<escape>")
 
@@ -11,6 +13,13 @@ FORMAT = Format(
         open={"<start_function_call>": Braces(delimiter="<escape>")},
         close=("<end_function_call>",),
         outer=("<end_function_call>",),
+        shapes=(
+            CallShape(
+                pairs=(("<start_function_call>call:", "{", "}<end_function_call>"),),
+                arguments=BraceArguments("<escape>"),
+                trigger="<start_function_call>",
+            ),
+        ),
     ),
     tokens=_TOKENS,
     required=_TOKENS,

@@ -2,6 +2,8 @@
 
 from scaleout.parsers.bodies.pairs import Pairs
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.shapes.tagged import TaggedArguments
 
 _PAIRS = Pairs(
     key_open="<arg_key>",
@@ -11,10 +13,31 @@ _PAIRS = Pairs(
     call_end="</tool_call>",
 )
 
+
+def tagged_shape(newline: str) -> CallShape:
+    """The calls of a version that writes `newline` between its tags."""
+    return CallShape(
+        pairs=(("<tool_call>", newline, "</tool_call>"),),
+        arguments=TaggedArguments(
+            open="<arg_key>",
+            text=f"</arg_key>{newline}<arg_value>",
+            close=f"</arg_value>{newline}",
+            ends=("</arg_value>", "<arg_key>", "</tool_call>"),
+        ),
+        separator=newline,
+        trigger="<tool_call>",
+    )
+
+
 FORMAT = Format(
     name="glm47",
     thought=Thought(),
-    calls=Calls(open={"<tool_call>": _PAIRS}, close=("</tool_call>",), outer=("</tool_call>",)),
+    calls=Calls(
+        open={"<tool_call>": _PAIRS},
+        close=("</tool_call>",),
+        outer=("</tool_call>",),
+        shapes=(tagged_shape(""),),
+    ),
     tokens=(
         *("<think>", "</think>", "<tool_call>", "</tool_call>"),
         *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),

@@ -4,6 +4,7 @@ from scaleout.parsers.bodies.headers import Headers
 from scaleout.parsers.bodies.slots import Slots
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import CallShape, JsonArguments
 
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _TOKENS = ("<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", *_ENDS)
@@ -12,7 +13,21 @@ _HEADER = Headers(start="<|start|>", channel="<|channel|>", message="<|message|>
 FORMAT = Format(
     name="gpt_oss",
     thought=Thought(open=(), close=_ENDS),
-    calls=Calls(close=_ENDS, bodies=(Slots(name_end=()),)),
+    calls=Calls(
+        close=_ENDS,
+        bodies=(Slots(name_end=()),),
+        shapes=(
+            CallShape(
+                pairs=(
+                    ("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
+                    (" to=functions.", "<|channel|>commentary <|constrain|>json<|message|>", ""),
+                ),
+                arguments=JsonArguments(quoted=False),
+                separator="<|call|><|start|>assistant",
+                thought=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+            ),
+        ),
+    ),
     headers={"<|start|>": _HEADER, "<|channel|>": Opening(_HEADER, "channel")},
     start="header",
     tokens=_TOKENS,

@@ -2,11 +2,14 @@
 
 from attrs import evolve
 
+from scaleout.parsers.format import reshaped
 from scaleout.parsers.formats.hermes import FORMAT as HERMES
+from scaleout.parsers.formats.hermes import WITH_SCHEMA
 
 FORMAT = evolve(
     HERMES,
     name="granite4",
+    calls=reshaped(HERMES, WITH_SCHEMA),
     end_tokens=("<|end_of_text|>",),
     turn=("<|start_of_role|>",),
     tool_parsers=(),

@@ -2,6 +2,7 @@
 
 from scaleout.parsers.bodies.objects import Objects
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import CallShape
 
 FORMAT = Format(
     name="hunyuan_a13b",
@@ -11,6 +12,18 @@ FORMAT = Format(
         close=("</tool_calls>",),
         outer=("</tool_calls>",),
         strays={"stray": ("]",)},
+        shapes=(
+            CallShape(
+                pairs=(('{"name": "', '", "arguments": ', "}"),),
+                separator=", ",
+                sections=(
+                    ("<tool_calls>[", "]</tool_calls>"),
+                    ("<answer>\n<tool_calls>[", "]</tool_calls>\n</answer>"),
+                ),
+                trigger="<tool_calls>",
+                thought=("<think>", "</think>"),
+            ),
+        ),
     ),
     end_tokens=("<|eos|>",),
     turn=("<|extra_0|>",),

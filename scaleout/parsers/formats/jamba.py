@@ -2,6 +2,7 @@
 
 from scaleout.parsers.bodies.objects import Objects
 from scaleout.parsers.format import Calls, Format
+from scaleout.parsers.shapes.call import CallShape
 
 FORMAT = Format(
     name="jamba",
@@ -10,6 +11,14 @@ FORMAT = Format(
         close=("</tool_calls>",),
         outer=("</tool_calls>",),
         strays={"stray": ("]",)},
+        shapes=(
+            CallShape(
+                pairs=(('{"name": "', '", "arguments": ', "}"),),
+                separator=",\n    ",
+                sections=(("<tool_calls>[\n    ", "\n]</tool_calls>"), ("<tool_calls>[", "]</tool_calls>")),
+                trigger="<tool_calls>",
+            ),
+        ),
     ),
     tokens=("<tool_calls>", "</tool_calls>"),
     required=("<tool_calls>", "</tool_calls>"),

@@ -2,6 +2,8 @@
 
 from scaleout.parsers.bodies.pythonic import Pythonic
 from scaleout.parsers.format import Calls, Format
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.shapes.python import PythonArguments
 
 FORMAT = Format(
     name="lfm2",
@@ -9,6 +11,15 @@ FORMAT = Format(
         open={"<|tool_call_start|>": Pythonic()},
         close=("<|tool_call_end|>",),
         outer=("<|tool_call_end|>",),
+        shapes=(
+            CallShape(
+                pairs=(("", "(", ")"),),
+                arguments=PythonArguments(),
+                separator=", ",
+                sections=(("<|tool_call_start|>[", "]<|tool_call_end|>"),),
+                trigger="<|tool_call_start|>",
+            ),
+        ),
     ),
     tokens=("<|tool_call_start|>", "<|tool_call_end|>"),
     required=("<|tool_call_start|>", "<|tool_call_end|>"),

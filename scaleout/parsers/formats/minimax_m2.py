@@ -3,6 +3,8 @@
 from scaleout.parsers.bodies.tagged import Tagged
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.shapes.tagged import TaggedArguments
 
 _INVOKE = Tagged(
     call="<invoke name=",
@@ -19,6 +21,19 @@ FORMAT = Format(
         inner={"<invoke name=": Opening(_INVOKE, "name")},
         close=("</minimax:tool_call>",),
         outer=("</minimax:tool_call>",),
+        shapes=(
+            CallShape(
+                pairs=(('<invoke name="', '">\n', "</invoke>\n"),),
+                arguments=TaggedArguments(
+                    open='<parameter name="',
+                    text='">',
+                    close="</parameter>\n",
+                    ends=("</parameter>", "<parameter name=", "</invoke>"),
+                ),
+                sections=(("<minimax:tool_call>\n", "</minimax:tool_call>"),),
+                trigger="<minimax:tool_call>",
+            ),
+        ),
     ),
     tokens=("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"),
     required=("<minimax:tool_call>", "</minimax:tool_call>"),

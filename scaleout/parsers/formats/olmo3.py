@@ -2,6 +2,8 @@
 
 from scaleout.parsers.bodies.pythonic import Pythonic
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.shapes.python import PythonArguments
 
 FORMAT = Format(
     name="olmo3",
@@ -10,6 +12,16 @@ FORMAT = Format(
         open={"<function_calls>": Pythonic(brackets=False)},
         close=("</function_calls>",),
         outer=("</function_calls>",),
+        shapes=(
+            CallShape(
+                pairs=(("", "(", ")"),),
+                arguments=PythonArguments(),
+                separator="\n",
+                sections=(("<function_calls>\n", "\n</function_calls>"), ("<function_calls>", "</function_calls>")),
+                trigger="<function_calls>",
+                thought=("<think>", "</think>"),
+            ),
+        ),
     ),
     end_tokens=("<|im_end|>", "<|endoftext|>"),
     turn=("<|im_start|>",),

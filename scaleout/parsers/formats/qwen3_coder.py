@@ -3,6 +3,8 @@
 from scaleout.parsers.bodies.tagged import Tagged
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.shapes.tagged import TaggedArguments
 
 _FUNCTION = Tagged(
     call="<function=",
@@ -19,6 +21,19 @@ FORMAT = Format(
         inner={"<function=": Opening(_FUNCTION, "name")},
         close=("</tool_call>",),
         outer=("</tool_call>",),
+        shapes=(
+            CallShape(
+                pairs=(("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>"),),
+                arguments=TaggedArguments(
+                    open="<parameter=",
+                    text=">\n",
+                    close="\n</parameter>\n",
+                    ends=("</parameter>", "<parameter=", "</function>"),
+                ),
+                separator="\n",
+                trigger="<tool_call>",
+            ),
+        ),
     ),
     tokens=("<tool_call>", "</tool_call>"),
     end_tokens=("<|im_end|>", "<|endoftext|>"),

@@ -3,6 +3,8 @@
 from scaleout.parsers.bodies.tagged import Tagged
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format, Thought
+from scaleout.parsers.shapes.call import CallShape
+from scaleout.parsers.shapes.tagged import TaggedArguments
 
 _FUNCTION = Tagged(
     call="<function=",
@@ -22,6 +24,19 @@ FORMAT = Format(
         inner={"<function=": Opening(_FUNCTION, "name")},
         close=("</seed:tool_call>",),
         outer=("</seed:tool_call>",),
+        shapes=(
+            CallShape(
+                pairs=(("<seed:tool_call>\n<function=", ">\n", "</function>\n</seed:tool_call>"),),
+                arguments=TaggedArguments(
+                    open="<parameter=",
+                    text=">",
+                    close="</parameter>\n",
+                    ends=("</parameter>", "<parameter=", "</function>"),
+                ),
+                separator="\n",
+                trigger="<seed:tool_call>",
+            ),
+        ),
     ),
     tokens=(*_TOKENS, *_BUDGET),
     required=_TOKENS,

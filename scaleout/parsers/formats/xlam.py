@@ -3,6 +3,7 @@
 from scaleout.parsers.bodies.objects import Objects
 from scaleout.parsers.body import Opening
 from scaleout.parsers.format import Calls, Format
+from scaleout.parsers.shapes.call import CallShape
 
 _ARRAY = Objects(array="always", separators=",", stray="stray", bare=True, after="fence")
 
@@ -18,6 +19,7 @@ FORMAT = Format(
         close=("</tool_call>",),
         strays={"stray": ("]",)},
         fences={"fence": ("```",)},
+        shapes=(CallShape(pairs=(('{"name": "', '", "arguments": ', "}"),), separator=", ", sections=(("[", "]"),)),),
     ),
     tokens=("<tool_call>", "</tool_call>", "[TOOL_CALLS]"),
     end_tokens=("<|im_end|>", "<|eot_id|>", "<|endoftext|>"),
