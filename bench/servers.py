@@ -99,8 +99,8 @@ class Server:
             before = after
 
     def resident(self) -> float:
-        """Resident memory of the process and all its children, in MB (10⁶ bytes)."""
-        return float(sum(process.memory_info().rss for process in family(self.process.pid))) / 1e6
+        """Resident memory of the largest of the server's processes, in MB (10⁶ bytes)."""
+        return float(max((process.memory_info().rss for process in family(self.process.pid)), default=0)) / 1e6
 
     def busy(self) -> float:
         """Seconds of processor time so far, of the process and all its children."""
