@@ -148,12 +148,7 @@ class Multimodal:
         prepared = []
         slots = 0
         for ref in refs:
-            try:
-                one = self._prepare_one(ref, media.files.get(ref), wishes, counts[ref.modality] == 1)
-            except RequestError as error:
-                error.message, error.param = f"{ref.path}: {error.message}", ref.path
-                error.args = (error.message,)
-                raise
+            one = self._prepare_one(ref, media.files.get(ref), wishes, counts[ref.modality] == 1)
             slots += count_slots(one.item)
             if slots > max_slots:
                 raise BadRequest(
@@ -165,6 +160,14 @@ class Multimodal:
         return prepared
 
     def _prepare_one(self, ref: MediaRef, file: MediaFile | None, wishes: Wishes, alone: bool) -> Prepared:
+        try:
+            return self._look_and_prepare(ref, file, wishes, alone)
+        except RequestError as error:
+            error.message, error.param = f"{ref.path}: {error.message}", ref.path
+            error.args = (error.message,)
+            raise
+
+    def _look_and_prepare(self, ref: MediaRef, file: MediaFile | None, wishes: Wishes, alone: bool) -> Prepared:
         kind = ref.modality
         alias = (wishes.cache_salt, kind, ref.uuid)
         extras = self._hashed_extras(kind, wishes)
@@ -232,11 +235,7 @@ class Multimodal:
         ref = MediaRef(item.modality, "", None, path)
         wishes = self.read_wishes({"mm_processor_kwargs": item.source.processor_kwargs})
         file = MediaFile(item.source.data, item.source.media_type)
-        (made,) = (
-            self.prepare([ref], MediaSet({ref: file}), wishes, item.length)
-            if alone
-            else [self._prepare_one(ref, file, wishes, alone)]
-        )
+        made = self._prepare_one(ref, file, wishes, alone)
         if count_slots(made.item) > item.length:
             raise BadRequest(
                 f"{path}: the item needs {count_slots(made.item)} slots, its place has {item.length}.", path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
@@ -148,6 +148,41 @@ def place(
         return out, None, features
     moved = _before_expansion(offsets, done.stretches)
     return out, [span for span, count in zip(moved, counts, strict=True) for _ in range(count)], features
+
+
+def expand_ids(
+    ids: Sequence[int], multimodal: Multimodal, prepared: Sequence[Prepared], encode: Callable[[str], Sequence[int]]
+) -> tuple[list[int], Features]:
+    """Ids in which each placeholder is made longer, as `place` does with text.
+
+    Raises `BadRequest` where there are fewer or more placeholders than items.
+    """
+    kind_of = {encode(modality.slots.token)[0]: kind for kind, modality in multimodal.kinds.items()}
+    waiting = {kind: [one for one in prepared if one.ref.modality == kind] for kind in multimodal.kinds}
+    out: list[int] = []
+    items: list[MediaFeature] = []
+    for one in ids:
+        kind = kind_of.get(one)
+        if kind is None:
+            out.append(one)
+            continue
+        if not waiting[kind]:
+            raise BadRequest(
+                f"token_ids hold more placeholders for {kind} input than content_parts hold items.", "token_ids"
+            )
+        item = waiting[kind].pop(0)
+        start, end = -1, -1
+        for piece in item.item.expansion:
+            if isinstance(piece, str):
+                out += encode(piece)
+            elif piece.count:
+                start = len(out) if start < 0 else start
+                out += [encode(piece.token)[0]] * piece.count
+                end = len(out)
+        items.append(item.feature(start, end - start))
+    if any(waiting.values()):
+        raise BadRequest("token_ids hold fewer placeholders than content_parts hold items.", "token_ids")
+    return out, Features(items)
 
 
 def _before_expansion(offsets: Offsets, stretches: Sequence[_Stretch]) -> list[tuple[int, int]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import sys
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from media_files import data_url, picture
 
 from scaleout.config import Mode, ModeConfig
 from scaleout.core import ChatRequest, GenerateRequest, Message, Part
@@ -25,27 +24,13 @@ from tests.render.mm_models import FAMILIES, build
 
 np = pytest.importorskip("numpy")
 pytest.importorskip("transformers")
-Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("PIL")
 
 NESTED = ("llava_onevision", "idefics3", "smolvlm")
 """Processors that tell pictures of one prompt from those of several by lists in lists."""
 IN_A_BATCH = ("pixel_values", "pixel_attention_mask")
 FIELDS = {"pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"}
 SIZES = [(200, 120), (90, 260), (64, 64)]
-
-
-def picture(width: int, height: int, seed: int = 0) -> Any:
-    """Something smooth with edges in it, so that a resampling filter has to do work."""
-    y, x = np.mgrid[0:height, 0:width]
-    waves = np.stack([np.sin((x + seed * 7) / 9), np.cos(y / 7), np.sin((x + y) / 13)], -1) * 100 + 128
-    waves[height // 3 : height // 2, width // 4 : width // 2] = (250, 20, 90)
-    return Image.fromarray(waves.clip(0, 255).astype("uint8"))
-
-
-def data_url(image: Any, kind: str = "PNG") -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, kind)
-    return f"data:image/{kind.lower()};base64,{b64encode(buffer.getvalue()).decode()}"
 
 
 @pytest.fixture(scope="module")

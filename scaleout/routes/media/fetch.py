@@ -107,6 +107,8 @@ class MediaFetcher:
                     target = response.headers.get("Location")
             except AddressRefused as error:
                 raise _refused(url, str(error)) from None
+            except TimeoutError:
+                raise
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 inner = error.__cause__ or error.__context__
                 if isinstance(inner, AddressRefused):
@@ -144,7 +146,7 @@ class MediaFetcher:
                 trust_env=False,
                 auto_decompress=False,
                 headers={"Accept-Encoding": "identity", "User-Agent": "scaleout"},
-                timeout=aiohttp.ClientTimeout(total=self._options.fetch_timeout),
+                timeout=aiohttp.ClientTimeout(total=None),  # the time of the whole way is bounded around it
             )
         return self._session
 

@@ -15,9 +15,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from scaleout.config import ModeConfig
+from scaleout.core import GenerateRequest
 from scaleout.core.media import MediaSet, MediaWanted
 from scaleout.pipeline import Stages
-from scaleout.routes.keys import METRICS
+from scaleout.routes.keys import METRICS, STAGES
 from scaleout.routes.media.fetch import MediaFetcher
 from scaleout.routes.work import run
 
@@ -45,6 +46,23 @@ async def with_media(request: web.Request, work: Callable[[MediaSet | None], T])
     desk = request.app[DESK]
     async with desk.fetcher.fetched(refs) as media:
         return await asyncio.get_running_loop().run_in_executor(desk.threads, partial(work, media))
+
+
+async def resolve_media(request: web.Request, wanted: GenerateRequest) -> GenerateRequest:
+    """A token request with tensors in place of media that it names (`content_parts`) or brings as files.
+
+    Raises `BadRequest`, and `NotSupported` where the server has no tokenizer to place them with.
+    """
+    features = wanted.features
+    brought = features is not None and any(item.source is not None and item.fields is None for item in features.items)
+    if not brought and not wanted.content_parts:
+        return wanted
+    front = await request.app[STAGES].front()
+    refs = front.content_refs(wanted)
+    desk = request.app[DESK]
+    async with desk.fetcher.fetched(refs) as media:
+        work = partial(front.with_features, wanted, refs, media)
+        return await asyncio.get_running_loop().run_in_executor(desk.threads, work)
 
 
 def mount_media(app: web.Application, config: ModeConfig, stages: Stages, thread_name: str) -> None:
