@@ -22,7 +22,7 @@ def check_request(request: GenerateRequest, limits: EngineLimits) -> None:
         raise BadRequest(
             f"sampling_params.n must be at most the server's max_num_seqs ({limits.max_num_seqs}), got {params.n}.", "n"
         )
-    if request.features or request.content_parts:
+    if (request.features or request.content_parts) and not limits.takes_media:
         raise NotSupported("This engine runs a text model: it takes no multimodal features.", "features")
     check_repetition(params.repetition_detection or {})
     check_length(len(request.token_ids), limits.max_model_len)

@@ -96,6 +96,8 @@ class EngineLimits:
     max_model_len: int
     max_num_seqs: int
     max_logprobs: int = 20
+    takes_media: bool = False
+    """Whether the model takes features beside ids."""
 
 
 @define

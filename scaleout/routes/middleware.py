@@ -81,6 +81,8 @@ def shape_errors(hints: Mapping[str, str], root_path: str) -> Middleware:
                 return leave(request)
             LOG.exception("%s %s failed", request.method, request.rel_url.raw_path)
             error = RequestError(INTERNAL)
+        # Its frames hold the request's whole body, and this frame holds the error: a circle that keeps megabytes for a while.
+        error.__traceback__ = None
         anthropic = bare_path(request, root_path).startswith("/v1/messages")
         stream: EventStream | None = request.get(STREAM)
         if stream is not None and stream.started:

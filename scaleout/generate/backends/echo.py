@@ -25,6 +25,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         max_model_len=options.max_model_len or files.max_model_len,
         max_num_seqs=options.max_num_seqs or 256,
         max_logprobs=options.max_logprobs,
+        takes_media="vision_config" in files.config or "audio_config" in files.config,
     )
     ends = options.engine_args.get("eos_after_prompt", False)
     return EchoEngine(limits, tuple(files.eos_token_ids), options.stream_interval, options.max_queued, ends)
