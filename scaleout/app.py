@@ -25,6 +25,7 @@ from scaleout.listener import BACKLOG, bind, url
 from scaleout.logs import start_logging
 from scaleout.pipeline import Stages
 from scaleout.pipeline.response_store import open_store
+from scaleout.pipeline.media import keep_torch_out
 from scaleout.pipeline.stages import LoadedText
 from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.access_log import log_fields, log_line
@@ -177,6 +178,8 @@ def run(config: ModeConfig) -> int:
     returns in each of them, too. Raises `ConfigError` where the server cannot start.
     """
     start_logging(config)
+    if config.engine_backend in (None, "remote"):
+        keep_torch_out()
     if config.log_level != "debug":
         logging.getLogger("aiohttp.server").addFilter(is_no_client_mistake)
     tls = open_tls(config.web)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import asyncio, json, sys
 
@@ -35,6 +37,47 @@ async def main(model):
 
 asyncio.run(main(sys.argv[1]))
 """
+
+
+PICTURE = """
+import asyncio, base64, io, json, sys
+from pathlib import Path
+
+sys.path.insert(0, "tests")
+from scaleout.pipeline.media import keep_torch_out
+keep_torch_out()
+
+import aiohttp
+from aiohttp import web
+from media_files import data_url, picture
+from scaleout.app import make_app
+from scaleout.config import ModeConfig
+from tests.render.mm_models import FAMILIES, build
+
+async def main(base, out):
+    model = str(build(FAMILIES["qwen2_vl"], Path(base), Path(out)))
+    config = ModeConfig.load(["launch", "render", model, "--served-model-name", "m", "--workers", "1"], {})
+    runner = web.AppRunner(make_app(config))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/chat/completions/render"
+    part = {"type": "image_url", "image_url": {"url": data_url(picture(56, 56))}}
+    async with aiohttp.ClientSession() as client:
+        rendered = await (await client.post(url, json={"messages": [{"role": "user", "content": [part]}]})).json()
+    await runner.cleanup()
+    print(json.dumps([rendered["features"]["mm_placeholders"]["image"][0]["length"], sys.modules["torch"] is None]))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_pictures_need_no_torch_either(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    for needed in ("transformers", "PIL", "blake3", "msgspec"):
+        pytest.importorskip(needed)
+    command = [sys.executable, "-c", PICTURE, str(tiny_model("qwen3")), str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[4, true]"
 
 
 def test_a_render_server_never_imports_torch(tiny_model: Callable[..., Path]) -> None:

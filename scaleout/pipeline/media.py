@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,16 @@ def open_multimodal(config: ModeConfig, files: ModelFiles, tokenizer: Tokenizer)
         _read(files.folder / "preprocessor_config.json"),
     )
     return Multimodal.open(model, media_settings(config), tokenizer)
+
+
+def keep_torch_out() -> None:
+    """For a process without an engine: have transformers do without torch even where it is installed.
+
+    Its image processors import it if they can, which takes seconds and hundreds of megabytes and is of no use to them.
+    """
+    for name in ("torch", "torchvision"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def media_settings(config: ModeConfig) -> MediaSettings:
