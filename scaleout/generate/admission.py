@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 
 from scaleout.core import GenerateRequest, SamplingParams
-from scaleout.errors import BadRequest, NotSupported
+from scaleout.errors import BadRequest
+from scaleout.generate.media import check_places
 from scaleout.generate.options import EngineLimits
 from scaleout.generate.repetition import MAX_PATTERN
 
@@ -22,11 +23,13 @@ def check_request(request: GenerateRequest, limits: EngineLimits) -> None:
         raise BadRequest(
             f"sampling_params.n must be at most the server's max_num_seqs ({limits.max_num_seqs}), got {params.n}.", "n"
         )
-    if (request.features or request.content_parts) and not limits.takes_media:
-        raise NotSupported("This engine runs a text model: it takes no multimodal features.", "features")
+    if (request.features or request.content_parts) and not (limits.takes_media or limits.slot_ids):
+        raise BadRequest(f"{limits.model} takes text alone on this engine: no multimodal features.", "features")
     check_repetition(params.repetition_detection or {})
     check_length(len(request.token_ids), limits.max_model_len)
     check_ids(request, limits.vocab_size)
+    if limits.slot_ids:
+        check_places(request, limits.slot_ids, limits.model)
     check_logprobs(params, limits)
 
 
@@ -56,7 +59,7 @@ def check_ids(request: GenerateRequest, vocab_size: int) -> None:
     if lowest < 0:
         raise BadRequest("token_ids must not contain negative values", "token_ids")
     if highest >= vocab_size:
-        raise BadRequest(f"Token id {highest} is out of vocabulary")
+        raise BadRequest(f"Token id {highest} is out of vocabulary", "token_ids")
     places: dict[str, Iterable[int]] = {
         "stop_token_ids": params.stop_token_ids,
         "logit_bias": params.logit_bias or (),

@@ -37,11 +37,15 @@ class Geometry:
 
 @frozen
 class Stretch:
-    """Tokens `start` to `start + count` of one sequence, computed in one step. `blocks`: all of the sequence's, in order."""
+    """Tokens `start` to `start + count` of one sequence, computed in one step. `blocks`: all of the sequence's, in order.
+
+    `closed`: runs of places, within what is computed by the end of the step, whose tokens see each other whatever their order.
+    """
 
     start: int
     count: int
     blocks: Sequence[int]
+    closed: Sequence[tuple[int, int]] = ()
 
 
 @frozen

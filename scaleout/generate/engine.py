@@ -21,6 +21,8 @@ from attrs import evolve, frozen
 from scaleout.core import GenerateRequest, TokenDelta
 from scaleout.errors import ConfigError, EngineFailed, Overloaded
 from scaleout.generate.admission import check_request
+from scaleout.generate.encoding_queue import EncodingQueue, Eyes
+from scaleout.generate.media import Media
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
 from scaleout.generate.scheduler import Scheduler, Slice
 from scaleout.generate.sequence import UNTIL_THE_END, Sampled, Sequence
@@ -108,11 +110,13 @@ class EngineLoop:
         options: EngineOptions,
         eos: Iterable[int],
         load_tokenizer: LoadTokenizer | None = None,
+        eyes: Eyes | None = None,
     ) -> None:
         self.max_model_len = limits.max_model_len
         self.vocab_size = limits.vocab_size
         self.eos_token_ids = tuple(eos)
         self._runner, self._scheduler, self._limits, self._options = runner, scheduler, limits, options
+        self._eyes, self._unseen = eyes, EncodingQueue(eyes, scheduler)
         self._text = TextSide(load_tokenizer, options.thinking, limits.vocab_size, self.eos_token_ids)
         self._seeds = Random(options.seed)
         self._commands: SimpleQueue[list[Sequence] | _Abort | None] = SimpleQueue()
@@ -138,7 +142,9 @@ class EngineLoop:
         self._admitted += n
         try:
             needs = await asyncio.to_thread(self._text.prepare, request) if needs_text(request) else NOTHING
-            self._commands.put(self._sequences(request, stream, needs))
+            sees = request.features is not None and self._eyes is not None
+            media = await asyncio.to_thread(self._eyes.prepare, request) if sees else None  # type: ignore[union-attr]
+            self._commands.put(self._sequences(request, stream, needs, media))
             self.health()
             async for delta in stream.deltas():
                 yield delta
@@ -169,7 +175,9 @@ class EngineLoop:
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def _sequences(self, request: GenerateRequest, stream: Stream, needs: TextNeeds) -> list[Sequence]:
+    def _sequences(
+        self, request: GenerateRequest, stream: Stream, needs: TextNeeds, media: Media | None
+    ) -> list[Sequence]:
         params, options = request.sampling_params, self._options
         seed = params.seed if params.seed is not None and params.seed != -1 else self._seeds.getrandbits(63)
         # Without prefix caching the choices of one request still share their prompt, and nobody else does.
@@ -188,6 +196,7 @@ class EngineLoop:
                 seed=seed + index,
                 salt=salt,
                 needs=needs,
+                media=media,
                 interval=UNTIL_THE_END if final_only else interval,
             )
             for index in range(params.n)
@@ -197,7 +206,10 @@ class EngineLoop:
 
     def step(self) -> None:
         """Schedule, run and sample, deliver: the whole engine."""
+        self._see()
         batch = self._scheduler.schedule()
+        if not batch and self._unseen.waiting:
+            return
         if not batch:
             raise RuntimeError("requests wait, and none of them can ever be scheduled")
         self._scheduler.stats.steps += 1
@@ -227,7 +239,7 @@ class EngineLoop:
     def _obey(self) -> bool:
         """Takes in new requests and aborts; waits for one when there is nothing else to do. False: stop."""
         while True:
-            idle = not (self._scheduler.running or self._scheduler.waiting)
+            idle = not (self._scheduler.running or self._scheduler.waiting or self._unseen.waiting)
             try:
                 command = self._commands.get(block=idle)
             except Empty:
@@ -241,7 +253,24 @@ class EngineLoop:
                 leader = command[0]
                 leader.followers = command[1:]
                 self._live[leader.stream] = command
-                self._scheduler.add(leader)
+                self._unseen.add(leader)
+
+    def _see(self) -> None:
+        """One picture at most. What is wrong with it is told to its request alone."""
+        failed: tuple[Sequence, Exception] | None
+        try:
+            failed = self._unseen.advance()
+        except Exception:
+            log.exception("A picture could not be encoded")
+            if not self._runner.alive():
+                raise
+            failed = self._unseen.waiting[0], EngineFailed("The engine failed while it worked on this request.")
+        if failed is not None:
+            sequence, failure = failed
+            for _ in self._drop(sequence.stream):
+                self._count_end("error")
+            self._count_places()
+            self._deliver([(sequence.stream, failure)])
 
     def _abort(self, streams: ReadOnly[Stream]) -> None:
         aborted = [sequence for stream in streams for sequence in self._drop(stream)]
@@ -288,6 +317,7 @@ class EngineLoop:
     def _drop(self, stream: Stream) -> list[Sequence]:
         choices = self._live.pop(stream)
         for sequence in choices:
+            self._unseen.drop(sequence)
             self._scheduler.drop(sequence)
         return choices
 
@@ -317,5 +347,5 @@ class EngineLoop:
 
     def _count_places(self) -> None:
         stats, scheduler = self._scheduler.stats, self._scheduler
-        stats.running, stats.waiting = len(scheduler.running), len(scheduler.waiting)
+        stats.running, stats.waiting = len(scheduler.running), len(scheduler.waiting) + len(self._unseen.waiting)
         stats.blocks_total, stats.blocks_free = scheduler.pool.count, scheduler.pool.free

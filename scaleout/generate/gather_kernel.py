@@ -56,9 +56,13 @@ class GatherKernel:
             seen = self._key_space.gather(keys, rows, heads), self._value_space.gather(values, rows, heads)
             out[group.start : group.end] = decode(query[:, group.start : group.end], *seen, hidden, look)
         for span in self._spans:
-            first, rows = span.view(len(keys), look.window)
+            first, rows = span.view(len(keys), None if span.closed else look.window)
             seen = self._key_space.gather(keys, rows, len(keys)), self._value_space.gather(values, rows, len(keys))
-            read(query[:, span.start : span.end], *seen, span.length - first, look, out[span.start : span.end])
+            asked, answer = query[:, span.start : span.end], out[span.start : span.end]
+            if span.closed:
+                read_closed(asked, *seen, span.length, span.closed, look, answer)
+            else:
+                read(asked, *seen, span.length - first, look, answer)
         out[len(out) - self._padding :] = 0
         return out
 
@@ -115,6 +119,31 @@ def read(query: Tensor, keys: Tensor, values: Tensor, length: int, look: Look, o
         hide(scores, look.window)
         weights = weigh(scores, look.sinks).view(len(keys), -1, last - first)
         out[start:end] = torch.bmm(weights, values[:, first:last]).view(heads, end - start, -1).transpose(0, 1)
+
+
+def read_closed(
+    query: Tensor, keys: Tensor, values: Tensor, length: int, closed: Sequence[tuple[int, int]], look: Look, out: Tensor
+) -> None:
+    """As `read`, over all keys from the first: within a run of `closed` every token sees every other, beyond the window too."""
+    heads, count, dim = query.shape
+    place = torch.arange(length, device=query.device)
+    group = torch.full((length,), -1, device=query.device)
+    for number, (start, end) in enumerate(closed):
+        group[start:end] = number
+    keys, values = keys[:, :length], values[:, :length]
+    for start in range(0, count, ROWS):
+        end = min(start + ROWS, count)
+        own = slice(length - count + start, length - count + end)
+        behind = place[own, None] - place
+        hidden = behind < 0 if look.window is None else (behind < 0) | (behind >= look.window)
+        hidden &= (group[own, None] != group) | (group[own, None] < 0)
+        few = query[:, start:end].reshape(len(keys), -1, dim)
+        scores = torch.bmm(few, keys.transpose(1, 2)).view(heads, end - start, length)
+        if look.softcap is not None:
+            scores = look.softcap * torch.tanh(scores / look.softcap)
+        scores.masked_fill_(hidden, float("-inf"))
+        weights = weigh(scores, look.sinks).view(len(keys), -1, length)
+        out[start:end] = torch.bmm(weights, values).view(heads, end - start, -1).transpose(0, 1)
 
 
 def weigh(scores: Tensor, sinks: Tensor | None) -> Tensor:

@@ -63,6 +63,7 @@ class PromptSpan:
     length: int
     table: Sequence[int]
     geometry: Geometry
+    closed: Sequence[tuple[int, int]] = ()
     _views: dict[tuple[int, int | None], tuple[int, Tensor]] = field(factory=dict)
 
     def view(self, kv_heads: int, window: int | None) -> tuple[int, Tensor]:
@@ -98,7 +99,8 @@ def prompt_spans(stretches: Sequence[Stretch], geometry: Geometry) -> list[Promp
     for stretch in stretches:
         end = offset + stretch.count
         if stretch.count > 1:
-            spans.append(PromptSpan(offset, end, stretch.start + stretch.count, stretch.blocks, geometry))
+            length = stretch.start + stretch.count
+            spans.append(PromptSpan(offset, end, length, stretch.blocks, geometry, stretch.closed))
         offset = end
     return spans
 

@@ -19,9 +19,11 @@ def root_digest(salt: str) -> Digest:
     return blake2b(salt.encode(), digest_size=16).digest()
 
 
-def next_digest(parent: Digest, token_ids: Sequence[int]) -> Digest:
-    """Names a full block. Cryptographic, so that nobody can craft ids that read another request's cache."""
-    return blake2b(array("q", token_ids).tobytes(), digest_size=16, key=parent).digest()
+def next_digest(parent: Digest, token_ids: Sequence[int], names: bytes = b"") -> Digest:
+    """Names a full block; `names` tells what its ids stand for, where ids alone do not. Cryptographic, so that nobody can craft ids that
+    read another request's cache.
+    """
+    return blake2b(array("q", token_ids).tobytes() + names, digest_size=16, key=parent).digest()
 
 
 class BlockPool:

@@ -16,10 +16,14 @@ from scaleout.generate.attention import Kernel, PagedAttention, Stretch
 from scaleout.generate.decode_graphs import DecodeGraphs
 from scaleout.generate.flash_kernel import to_device
 from scaleout.generate.logprobs import describe_prompt
+from scaleout.generate.media import Media
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Slice
 from scaleout.generate.sequence import Sampled, Sequence
+from scaleout.generate.vision import Vision
 from scaleout.generate.weights import close_model
+
+Pictures = tuple[int, Media, int, int]
 
 
 class ModelRunner:
@@ -29,6 +33,7 @@ class ModelRunner:
     """
 
     graphs: DecodeGraphs | None = None
+    vision: Vision | None = None
 
     def __init__(
         self,
@@ -80,15 +85,14 @@ class ModelRunner:
     def _forward(self, batch: ReadOnly[Slice], wanted: ReadOnly[range]) -> Tensor:
         """Logits of the wanted tokens, [rows, vocab]."""
         ids = [token for work in batch for token in work.sequence.tokens[work.start : work.start + work.count]]
-        stretches = [Stretch(work.start, work.count, work.sequence.blocks) for work in batch]
-        if self.graphs is not None and len(ids) == len(batch) == sum(map(len, wanted)):
+        stretches = [lay_out(work) for work in batch]
+        bent = any(work.sequence.media is not None and work.sequence.media.positions is not None for work in batch)
+        if self.graphs is not None and not bent and len(ids) == len(batch) == sum(map(len, wanted)):
             return self.graphs.run(ids, stretches)
         padding = self.rows(len(ids)) - len(ids)
         self.kernel.prepare(stretches, padding)
         ids += [0] * padding
-        positions = np.concatenate(
-            [*(np.arange(work.start, work.start + work.count) for work in batch), np.zeros(padding, dtype=np.int64)]
-        )
+        positions = np.concatenate([*(places(work, bent) for work in batch), np.zeros((3, padding), np.int64)], axis=1)
         offsets = np.cumsum([0, *(work.count for work in batch)])
         keep = [
             int(offset) + place - work.start
@@ -97,13 +101,26 @@ class ModelRunner:
         ]
         return self.compute(
             self._to_device(np.asarray(ids))[None],
-            self._to_device(positions)[None],
+            self._to_device(positions[:, None] if bent else positions[:1]),
             self._to_device(np.asarray(keep, dtype=np.int64)),
+            [
+                (int(offset), work.sequence.media, work.start, work.start + work.count)
+                for work, offset in zip(batch, offsets, strict=False)
+                if work.sequence.media is not None and work.start < work.sequence.prompt_len
+            ],
         )
 
-    def compute(self, ids: Tensor, positions: Tensor, keep: Tensor | int = 0) -> Tensor:
-        """`ids`, `positions` int64 [1, tokens] → logits [rows, vocab] of the tokens in `keep`; 0 is all."""
-        output = self.model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep)
+    def compute(
+        self, ids: Tensor, positions: Tensor, keep: Tensor | int = 0, pictures: ReadOnly[Pictures] = ()
+    ) -> Tensor:
+        """`ids` int64 [1, tokens], `positions` the same or [3, 1, tokens] → logits [rows, vocab] of the tokens in `keep`; 0 is all.
+
+        `pictures`: see `Vision.embed`.
+        """
+        inputs = {"input_ids": ids}
+        if pictures and self.vision is not None:
+            inputs = {"inputs_embeds": self.vision.embed(ids, pictures)}
+        output = self.model(**inputs, position_ids=positions, use_cache=False, logits_to_keep=keep)
         logits: Tensor = output.logits[0]
         return logits
 
@@ -129,6 +146,24 @@ class ModelRunner:
             actual = sequence.tokens[first + 1 : last + 1]
             rows = logits[first - work.start : last - work.start]
             found += describe_prompt(rows, actual, sequence.params.prompt_logprobs or 0)
+
+
+def lay_out(work: Slice) -> Stretch:
+    media, end = work.sequence.media, work.start + work.count
+    closed = () if media is None else media.closed_within(work.start, end)
+    return Stretch(work.start, work.count, work.sequence.blocks, closed)
+
+
+def places(work: Slice, bent: bool) -> np.ndarray:
+    """Positions of a slice, int64 [3, count]; rows 2 and 3 only matter where `bent`."""
+    count = np.arange(work.start, work.start + work.count)
+    media = work.sequence.media
+    if not bent or media is None or media.positions is None:
+        return np.broadcast_to(count, (3, work.count))
+    later = count[max(0, work.sequence.prompt_len - work.start) :] + media.delta
+    return np.concatenate(
+        [media.positions[:, work.start : work.start + work.count], np.broadcast_to(later, (3, len(later)))], axis=1
+    )
 
 
 PAGED_LAYERS = {"full_attention", "sliding_attention"}

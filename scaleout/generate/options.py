@@ -63,6 +63,7 @@ class EngineOptions:
 
     `kv_cache_memory` is in bytes; without it a GPU gives `gpu_memory_utilization` of its memory, a CPU a share of what is free.
     `max_queued` bounds the choices that wait for a place: beyond it a request is refused at once instead of growing the queue.
+    `encoder_cache_memory`: bytes of embeddings of pictures that are kept for other requests.
     `max_logprobs` -1 lifts the cap. `seed` fixes the choice of seeds for requests that bring none.
     `thinking` is called at the first request whose answer depends on where thinking ends.
     """
@@ -84,6 +85,7 @@ class EngineOptions:
     stream_interval: int = 1
     seed: int | None = None
     thinking: Callable[[], ThinkingMarkers | None] | None = None
+    encoder_cache_memory: int = 256 << 20
     engine_args: Mapping[str, Any] = field(factory=dict)
     remote: RemoteOptions | None = None
 
@@ -96,6 +98,9 @@ class EngineLimits:
     max_model_len: int
     max_num_seqs: int
     max_logprobs: int = 20
+    model: str = "This model"
+    slot_ids: Mapping[str, int] = field(factory=dict)
+    """Of each modality that the model takes: the id that stands where an embedding goes."""
     takes_media: bool = False
     """Whether the model takes features beside ids."""
 

@@ -54,14 +54,19 @@ class Scheduler:
         batch: list[Slice] = []
         budget = self.max_num_batched_tokens
         preempted = self.stats.preemptions
-        while budget and len(batch) < len(self.running):
+        while budget > 0 and len(batch) < len(self.running):
             # Victims are the last in `running`, never among those already in the batch.
             sequence = self.running[len(batch)]
             count = self._chunk(sequence, budget)
             if self._make_room(sequence, sequence.computed + count):
                 batch.append(Slice(sequence, sequence.computed, count))
                 budget -= count
-        while budget and self.waiting and len(self.running) < self.max_num_seqs and self.stats.preemptions == preempted:
+        while (
+            budget > 0
+            and self.waiting
+            and len(self.running) < self.max_num_seqs
+            and self.stats.preemptions == preempted
+        ):
             sequence = self.waiting[0]
             if not self._admit(sequence):
                 break
@@ -101,7 +106,8 @@ class Scheduler:
     def _chunk(self, sequence: Sequence, budget: int) -> int:
         if sequence.wants_prompt_logprobs:
             budget = min(budget, PROMPT_LOGPROBS_CHUNK)
-        return min(len(sequence.tokens) - sequence.computed, budget)
+        count = min(len(sequence.tokens) - sequence.computed, budget)
+        return count if sequence.media is None else sequence.media.reach(sequence.computed, count)
 
     def _make_room(self, sequence: Sequence, tokens: int) -> bool:
         """Blocks for `tokens` tokens, at the cost of those that come last. False if that is the sequence itself."""

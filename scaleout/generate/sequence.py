@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 from scaleout.core import GenerateRequest, PositionLogprobs, PromptInfo, SamplingParams, TokenDelta, TokenLogprob
 from scaleout.errors import RequestError
 from scaleout.generate.kv_cache import Digest, next_digest, root_digest
+from scaleout.generate.media import Media
 from scaleout.generate.repetition import Repetition
 from scaleout.generate.stream import Stream
 from scaleout.generate.text_needs import NOTHING, TextNeeds
@@ -48,6 +49,7 @@ class Sequence:
     salt: str
     interval: int = 1
     needs: TextNeeds = NOTHING
+    media: Media | None = None
     followers: list[Sequence] = field(factory=list)
     """Choices of the same request that wait until this one has computed the prompt they share."""
 
@@ -110,7 +112,9 @@ class Sequence:
         while len(self.digests) < full:
             start = len(self.digests) * block_size
             parent = self.digests[-1] if self.digests else root_digest(self.salt)
-            self.digests.append(next_digest(parent, self.tokens[start : start + block_size]))
+            end = start + block_size
+            names = self.media.names_within(start, end) if self.media is not None else b""
+            self.digests.append(next_digest(parent, self.tokens[start:end], names))
         return self.digests[:full]
 
     def append(self, sampled: Sampled) -> None:

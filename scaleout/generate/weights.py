@@ -7,12 +7,14 @@ from typing import Any
 from uuid import uuid4
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from scaleout.errors import ConfigError
 from scaleout.generate.attention import PagedAttention
+from scaleout.generate.gguf_once import remembering
 from scaleout.generate.options import EngineOptions, ModelSource
+from scaleout.generate.vision_families import family_of
 
 DTYPES = {
     "float32": torch.float32,
@@ -50,18 +52,22 @@ def pick_dtype(wanted: str, config: Any) -> torch.dtype:
 def open_model(
     files: ModelSource, options: EngineOptions, attention: PagedAttention, device: torch.device
 ) -> PreTrainedModel:
-    """Weights from safetensors or GGUF (dequantised). Every layer's attention calls `attention`."""
+    """Weights from safetensors or GGUF (dequantised). The attention of every layer of text calls `attention`."""
     name = f"scaleout_paged_{uuid4().hex[:8]}"
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
-    how: dict[str, Any] = {"attn_implementation": name, "dtype": pick_dtype(options.dtype, files.config)}
+    sees = family_of(files.config) is not None
+    auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    attend: Any = {"text_config": name, "vision_config": "sdpa", "": "sdpa"} if sees else name
+    how: dict[str, Any] = {"attn_implementation": attend, "dtype": pick_dtype(options.dtype, files.config)}
     if files.gguf is not None:
-        model = AutoModelForCausalLM.from_pretrained(
-            files.gguf.parent, gguf_file=files.gguf.name, local_files_only=True, **how
-        )
+        with remembering():
+            model = AutoModelForCausalLM.from_pretrained(
+                files.gguf.parent, gguf_file=files.gguf.name, local_files_only=True, **how
+            )
     elif files.folder is not None and has_weights(files.folder):
-        model = AutoModelForCausalLM.from_pretrained(files.folder, local_files_only=True, **how)
+        model = auto.from_pretrained(files.folder, local_files_only=True, **how)
     else:
-        model = AutoModelForCausalLM.from_pretrained(files.name, revision=files.revision, **how)
+        model = auto.from_pretrained(files.name, revision=files.revision, **how)
     ready: PreTrainedModel = torch.nn.Module.to(model, device).train(False).requires_grad_(False)
     return ready
 
@@ -73,4 +79,4 @@ def has_weights(folder: Path) -> bool:
 
 def close_model(model: PreTrainedModel) -> None:
     """Takes the model's attention out of transformers' table, which would keep the cache alive."""
-    ALL_ATTENTION_FUNCTIONS._global_mapping.pop(model.config._attn_implementation, None)
+    ALL_ATTENTION_FUNCTIONS._global_mapping.pop(model.config.get_text_config()._attn_implementation, None)

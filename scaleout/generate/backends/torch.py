@@ -24,6 +24,7 @@ from scaleout.generate.packed_linear import pack_linears, round_up
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Scheduler
 from scaleout.generate.text_needs import LoadTokenizer
+from scaleout.generate.vision import Vision
 from scaleout.generate.weights import open_model, pick_device
 
 log = logging.getLogger(__name__)
@@ -48,17 +49,21 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     attention = PagedAttention()
     model = open_model(files, options, attention, device)
     probe(model, attention, device)
+    vision = Vision.of(model, files.config, options.encoder_cache_memory, device)
     limits = EngineLimits(
         vocab_size=files.vocab_size,
         max_model_len=min(options.max_model_len or files.max_model_len, files.max_model_len),
         max_num_seqs=options.max_num_seqs or defaults["max_num_seqs"],
         max_logprobs=options.max_logprobs,
+        model=files.name,
+        slot_ids=vision.slot_ids if vision else {},
     )
     dtype: torch.dtype = next(model.parameters()).dtype
     if device.type == "cpu":
         fused = fuse_layers(model, attention, dtype)
         log.info("%d layers fused, %d other linear layers packed", fused, pack_linears(model))
-    varlen = pick_varlen(model, attention, device, dtype)
+    closed = vision is not None and vision.family.closed  # FlashAttention looks back only
+    varlen = None if closed else pick_varlen(model, attention, device, dtype)
     block_size = options.block_size or (PAGE if varlen else defaults["block_size"])
     if varlen and block_size % PAGE:
         log.warning("Blocks of %d tokens are too small for FlashAttention; %d would do", block_size, PAGE)
@@ -71,6 +76,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     attention.kernel = flash or GatherKernel(attention.shapes, geometry)
     rows = round_up if device.type == "cpu" else int
     runner = ModelRunner(model, attention.kernel, Sampler(), device, rows, options.threads)
+    runner.vision = vision
     if flash is not None:
         runner.graphs = record_graphs(runner, flash, limits)
     scheduler = Scheduler(
@@ -80,7 +86,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         policy=options.scheduling_policy,
         stats=EngineStats(),
     )
-    return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids, load_tokenizer)
+    return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids, load_tokenizer, vision)
 
 
 def pick_varlen(

@@ -1,0 +1,92 @@
+"""Which transformers models see, and how each takes its items. A model that is not here runs as a text model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+
+@frozen
+class Intake:
+    """How the items of one modality reach a model. `method` of its base model makes embeddings of `fields`, which bear its own names.
+
+    `grid`: the field with the item's grid of patches [time, height, width], of which `merge` by `merge` become one slot. `needs_axis`:
+    fields that the method wants with one more axis in front, that of the prompts of a batch. `token`: keys of the configuration with the
+    id of a slot.
+    """
+
+    method: str
+    fields: Sequence[str]
+    token: Sequence[str]
+    grid: str | None = None
+    pixels: str = "pixel_values"
+    needs_axis: Sequence[str] = ()
+    type_id: int = 1
+    """The model's number for tokens of this kind, where positions depend on it."""
+
+
+@frozen
+class Family:
+    """`steering`: fields that positions are computed from. `closed`: the tokens of one picture see each other.
+
+    `lone_crop`: a picture of one crop is not tiled, which the model is told by a number of pictures. `deep`: the tower also gives what
+    early layers add at the slots.
+    """
+
+    intakes: Mapping[str, Intake]
+    steering: Sequence[str] = ()
+    closed: bool = False
+    lone_crop: bool = False
+    deep: bool = False
+
+
+IMAGE_TOKEN = ("image_token_id", "image_token_index")
+
+_GRID_IMAGE = Intake("get_image_features", ("pixel_values", "image_grid_thw"), IMAGE_TOKEN, grid="image_grid_thw")
+_GRID_VIDEO = Intake(
+    "get_video_features",
+    ("pixel_values_videos", "video_grid_thw"),
+    ("video_token_id",),
+    grid="video_grid_thw",
+    pixels="pixel_values_videos",
+    type_id=2,
+)
+_GRIDS = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
+_PLAIN_IMAGE = Intake("get_image_features", ("pixel_values",), IMAGE_TOKEN)
+_SIZED_IMAGE = Intake("get_image_features", ("pixel_values", "image_sizes"), IMAGE_TOKEN)
+_CROPPED_IMAGE = Intake(
+    "get_image_features",
+    ("pixel_values", "pixel_attention_mask"),
+    IMAGE_TOKEN,
+    needs_axis=("pixel_values", "pixel_attention_mask"),
+)
+_QWEN = Family({"image": _GRID_IMAGE, "video": _GRID_VIDEO}, _GRIDS)
+_QWEN3 = Family({"image": _GRID_IMAGE}, _GRIDS, deep=True)
+
+FAMILIES: Mapping[str, Family] = {
+    "qwen2_vl": _QWEN,
+    "qwen2_5_vl": _QWEN,
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+    "glm4v": Family({"image": _GRID_IMAGE}, _GRIDS),
+    "gemma3": Family({"image": _PLAIN_IMAGE}, closed=True),
+    "llava": Family({"image": _SIZED_IMAGE}),
+    "llava_onevision": Family({"image": _SIZED_IMAGE}, lone_crop=True),
+    "idefics3": Family({"image": _CROPPED_IMAGE}),
+    "smolvlm": Family({"image": _CROPPED_IMAGE}),
+    "internvl": Family({"image": _PLAIN_IMAGE}),
+    "mistral3": Family({"image": _SIZED_IMAGE}),
+}
+"""By `model_type`. Each is compared with transformers' own generation in the tests."""
+
+
+def family_of(config: Mapping[str, Any]) -> Family | None:
+    """None for text models, and for models that see in a way unknown here."""
+    return FAMILIES.get(str(config.get("model_type"))) if config.get("vision_config") else None
+
+
+def slot_id(config: Any, intake: Intake) -> int | None:
+    """The id that stands where an embedding goes."""
+    return next((int(found) for name in intake.token if (found := getattr(config, name, None)) is not None), None)
