@@ -113,6 +113,18 @@ class MissingExtra(ScaleoutError):
         self.extra = extra
 
 
+def token_of(model: MediaModel, name: str, default: str) -> str:
+    """A special token by its name in the tokenizer's configuration (`image_token`, `boi_token` …)."""
+    extra = model.tokenizer_config.get("extra_special_tokens")
+    for place in (model.tokenizer_config, extra if isinstance(extra, dict) else {}):
+        found = place.get(name)
+        if isinstance(found, dict):
+            found = found.get("content")
+        if isinstance(found, str):
+            return found
+    return default
+
+
 def tensor_of(array: Any) -> Tensor:
     """A NumPy array as a tensor. The bytes are copied only where they are not contiguous."""
     import numpy as np

@@ -158,7 +158,10 @@ FAMILIES: Mapping[str, Family] = {
             "model_type": "qwen2_5_vl",
             "text_config": _text(model_type="qwen2_5_vl_text", rope_scaling=_QWEN_ROPE, rope_parameters=_QWEN_ROPE),
             "vision_config": {
-                **_QWEN_VISION, "intermediate_size": 64, "out_hidden_size": 32, "fullatt_block_indexes": [1],
+                **_QWEN_VISION,
+                "intermediate_size": 64,
+                "out_hidden_size": 32,
+                "fullatt_block_indexes": [1],
                 "model_type": "qwen2_5_vl_vision",
             },
             **_QWEN_IDS,
@@ -173,7 +176,10 @@ FAMILIES: Mapping[str, Family] = {
             "model_type": "qwen3_vl",
             "text_config": _text(model_type="qwen3_vl_text", rope_scaling=_QWEN_ROPE, rope_parameters=_QWEN_ROPE),
             "vision_config": {
-                **_QWEN_VISION, "patch_size": 16, "intermediate_size": 64, "out_hidden_size": 32,
+                **_QWEN_VISION,
+                "patch_size": 16,
+                "intermediate_size": 64,
+                "out_hidden_size": 32,
                 "model_type": "qwen3_vl_vision",
                 "num_position_embeddings": 64,
                 "deepstack_visual_indexes": [0],
@@ -333,6 +339,33 @@ FAMILIES: Mapping[str, Family] = {
             "video_token": "<video>",
         },
     ),
+    "qwen2_audio": Family(
+        "qwen3",
+        "Qwen2AudioProcessor",
+        chatml(audio="Audio: <|audio_bos|><|AUDIO|><|audio_eos|>\n"),
+        {
+            "model_type": "qwen2_audio",
+            "text_config": _text(model_type="qwen2"),
+            "audio_config": {
+                "model_type": "qwen2_audio_encoder",
+                "num_mel_bins": 16,
+                "d_model": 32,
+                "encoder_layers": 1,
+                "encoder_attention_heads": 2,
+                "encoder_ffn_dim": 64,
+                "max_source_positions": 200,
+            },
+        },
+        tokens=("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"),
+        audio={
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": 16,
+            "chunk_length": 4,
+            "sampling_rate": 16000,
+            "hop_length": 160,
+            "n_fft": 400,
+        },
+    ),
     "pixtral": Family(
         "llama3_1",
         "PixtralProcessor",
@@ -375,17 +408,14 @@ def build(family: Family, base: Path, out: Path) -> Path:
     vocab_size = max(tokenizer.get_vocab_size(), json.loads((base / "config.json").read_text())["vocab_size"])
     config["text_config"] = {**config["text_config"], "vocab_size": vocab_size}
     if "image_token_id" not in config and "image_token_index" not in config:
-        slot = next(t for t in ("<IMG_CONTEXT>", "[IMG]", "<image>", "<|image|>") if t in family.tokens)
-        key = (
-            "image_token_index"
-            if config["model_type"] in ("llava", "llava_onevision", "mistral3")
-            else "image_token_id"
-        )
-        config[key] = tokenizer.token_to_id(slot)
+        slot = next(t for t in ("<|AUDIO|>", "<IMG_CONTEXT>", "[IMG]", "<image>", "<|image|>") if t in family.tokens)
+        kind = "audio" if family.audio is not None else "image"
+        old = config["model_type"] in ("llava", "llava_onevision", "mistral3", "qwen2_audio")
+        config[f"{kind}_token_{'index' if old else 'id'}"] = tokenizer.token_to_id(slot)
     _write(out / "config.json", config)
     _write(out / "processor_config.json", {"processor_class": family.processor, **family.arguments})
-    if family.image is not None:
-        _write(out / "preprocessor_config.json", {**family.image, "processor_class": family.processor})
+    media = {**(family.image or {}), **(family.audio or {})}
+    _write(out / "preprocessor_config.json", {**media, "processor_class": family.processor})
     return out
 
 

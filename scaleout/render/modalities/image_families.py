@@ -13,7 +13,7 @@ from attrs import frozen
 
 from scaleout.core import Field, Tensor
 from scaleout.core.features import Batched, Flat, Shared
-from scaleout.render.modality import Expansion, MediaModel, Run, Slots, tensor_of
+from scaleout.render.modality import Expansion, MediaModel, Run, Slots, tensor_of, token_of
 
 Inputs = Mapping[str, Any]
 """What an image processor returns for one picture."""
@@ -37,18 +37,6 @@ class ImageFamily:
     call: Callable[[MediaModel], dict[str, Any]] = _no_arguments
     nested: bool = False
     counts_pictures: bool = False
-
-
-def token_of(model: MediaModel, name: str, default: str) -> str:
-    """A special token by its name in the tokenizer's configuration (`image_token`, `boi_token` …)."""
-    extra = model.tokenizer_config.get("extra_special_tokens")
-    for place in (model.tokenizer_config, extra if isinstance(extra, dict) else {}):
-        found = place.get(name)
-        if isinstance(found, dict):
-            found = found.get("content")
-        if isinstance(found, str):
-            return found
-    return default
 
 
 def _one_token(default: str, before: str = "", behind: str = "") -> Callable[[MediaModel], Slots]:
