@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
+from statistics import median
 
 import psutil
 
@@ -61,14 +62,13 @@ async def soak(options: argparse.Namespace) -> int:
     stats = engine.stats()
     engine.health()
     await engine.close()
-    second_half = memory[len(memory) // 2 :]
+    part = max(1, len(memory) // 6)
+    parts = [median(memory[start : start + part]) for start in range(0, len(memory), part)]
     print(f"{options.seconds:.0f} s, {sum(ends.values())} requests: {dict(ends)}")
     print(
         f"{stats.steps} steps, {stats.generated_tokens} tokens, {stats.preemptions} preemptions, {stats.failed_steps} failed steps"
     )
-    print(
-        f"memory: {memory[0]:.0f} MB at first, then {min(second_half):.0f} to {max(second_half):.0f} MB in the second half"
-    )
+    print(f"memory, medians over time: {', '.join(f'{value:.0f}' for value in parts)} MB")
     print(f"blocks: {stats.blocks_free} of {stats.blocks_total} free; running {stats.running}, waiting {stats.waiting}")
     return (
         0 if stats.blocks_free == stats.blocks_total and not stats.running + stats.waiting + stats.failed_steps else 1

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from asking import Source, ask, ask_one, opened
+from attrs import evolve
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from scaleout.generate.attention import PagedAttention
 from scaleout.generate.engine import Engine
+from scaleout.generate.options import EngineOptions
+from scaleout.generate.weights import close_model, open_model
 
 pytestmark = pytest.mark.engine
 
@@ -234,9 +240,23 @@ async def test_penalties_and_biases_change_what_is_said(smollm2_engine: Engine) 
     assert set(allowed.token_ids) <= {3, 4, 5}
 
 
-async def test_weights_from_gguf(smollm2: Source, smollm2_gguf: Any) -> None:
-    from attrs import evolve
-
-    async with opened(evolve(smollm2, folder=None, gguf=smollm2_gguf), max_model_len=512) as engine:
-        answer = await ask_one(engine, PROMPT, temperature=0.0, max_tokens=3)
-        assert len(answer.token_ids) == 3
+def test_weights_from_gguf(smollm2: Source, smollm2_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that `gguf` itself reads from the file; its metadata are read once."""
+    read = []
+    reader = gguf.GGUFReader
+    monkeypatch.setattr(gguf, "GGUFReader", lambda *given: read.append(given) or reader(*given))
+    asking = gguf.GGUFReader
+    files = evolve(smollm2, folder=None, gguf=smollm2_gguf)
+    model = open_model(files, EngineOptions(dtype="float32"), PagedAttention(), torch.device("cpu"))
+    close_model(model)
+    assert len(read) == 1
+    assert gguf.GGUFReader is asking, "nobody else's reader remembers"
+    stored = {tensor.name: tensor for tensor in reader(smollm2_gguf).tensors}
+    for ours, theirs in (
+        ("model.embed_tokens", "token_embd"),
+        ("model.layers.7.mlp.down_proj", "blk.7.ffn_down"),
+        ("model.layers.29.self_attn.v_proj", "blk.29.attn_v"),
+    ):
+        tensor = stored[f"{theirs}.weight"]
+        weight = model.get_submodule(ours).weight
+        assert torch.equal(weight, torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
 
 from attrs import define, field
 
 from scaleout.core import GenerateRequest, PositionLogprobs, PromptInfo, TokenDelta, TokenLogprob
-from scaleout.errors import EngineFailed, Overloaded
+from scaleout.errors import EngineFailed
 from scaleout.generate.admission import check_request
+from scaleout.generate.attendance import Attendance
 from scaleout.generate.engine import Engine
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
 from scaleout.generate.text_needs import LoadTokenizer
@@ -28,7 +28,8 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         takes_media="vision_config" in files.config or "audio_config" in files.config,
     )
     ends = options.engine_args.get("eos_after_prompt", False)
-    return EchoEngine(limits, tuple(files.eos_token_ids), options.stream_interval, options.max_queued, ends)
+    present: Attendance[_Echo] = Attendance(limits.max_num_seqs + options.max_queued)
+    return EchoEngine(limits, tuple(files.eos_token_ids), present, options.stream_interval, ends)
 
 
 @define(eq=False)
@@ -41,12 +42,10 @@ class EchoEngine:
 
     limits: EngineLimits
     eos_token_ids: Sequence[int]
+    _present: Attendance[_Echo]
     interval: int = 1
-    max_queued: int = 1024
     ends: bool = False
-    _live: dict[str, list[_Echo]] = field(factory=dict)
     _stats: EngineStats = field(factory=EngineStats)
-    _drained: asyncio.Event | None = None
     _closed: bool = False
 
     @property
@@ -60,48 +59,31 @@ class EchoEngine:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
         self.health()
         check_request(request, self.limits)
-        n = request.sampling_params.n
-        if self._drained is not None:
-            raise Overloaded("The server is shutting down.")
-        if self._stats.running + n > self.limits.max_num_seqs + self.max_queued:
-            raise Overloaded(f"The engine is full: {self._stats.running} choices run or wait. Try again later.")
         echo = _Echo(request, self)
-        self._live.setdefault(request.request_id, []).append(echo)
-        self._stats.running += n
-        self._stats.prompt_tokens += len(request.token_ids)
-        try:
+        with self._present.enter(request, echo):
+            self._stats.prompt_tokens += len(request.token_ids)
             for delta in echo.deltas():
                 self._stats.generated_tokens += len(delta.token_ids)
                 if delta.finish_reason is not None:
                     self._stats.finished[delta.finish_reason] = self._stats.finished.get(delta.finish_reason, 0) + 1
                 yield delta
                 await asyncio.sleep(0)
-        finally:
-            self._stats.running -= n
-            self._live[request.request_id].remove(echo)
-            if not self._live[request.request_id]:
-                del self._live[request.request_id]
-            if self._drained is not None and not self._live:
-                self._drained.set()
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        for request_id in request_ids:
-            for echo in self._live.get(request_id, ()):
-                echo.aborted = True
+        for echo in self._present.named(request_ids):
+            echo.aborted = True
 
     def health(self) -> None:
         if self._closed:
             raise EngineFailed("The engine is closed.", dead=True)
 
     def stats(self) -> EngineStats:
+        self._stats.running = self._present.taken
         return self._stats
 
     async def close(self, grace: float = 0) -> None:
-        self._drained = asyncio.Event()
-        if self._live:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._drained.wait(), grace)
-        await self.abort(list(self._live))
+        await self._present.drain(grace)
+        await self.abort(self._present.everybody())
         self._closed = True
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from inspect import signature
 from typing import Any
 from uuid import uuid4
@@ -25,14 +25,18 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from scaleout.core import GenerateRequest, PositionLogprobs, PromptInfo, TokenDelta, TokenLogprob
-from scaleout.errors import BadRequest, ConfigError, EngineFailed, Overloaded
+from scaleout.errors import BadRequest, ConfigError, EngineFailed
 from scaleout.generate.admission import check_request
+from scaleout.generate.attendance import Attendance
 from scaleout.generate.engine import Engine
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
 from scaleout.generate.text_needs import LoadTokenizer
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
+
+ABORTED_SECONDS = 5.0
+"""For aborted requests to leave when the engine closes."""
 
 TAKES = frozenset(signature(SamplingParams.from_optional).parameters) - {"stop", "include_stop_str_in_output"}
 """Fields that this version of vLLM knows, without stop strings: those are watched where there is text."""
@@ -71,7 +75,8 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         max_num_seqs=config.scheduler_config.max_num_seqs,
         max_logprobs=options.max_logprobs,
     )
-    return VllmEngine(core, limits, tuple(files.eos_token_ids), options)
+    present: Attendance[str] = Attendance(limits.max_num_seqs + options.max_queued)
+    return VllmEngine(core, limits, tuple(files.eos_token_ids), options, present)
 
 
 @define(eq=False)
@@ -82,10 +87,9 @@ class VllmEngine:
     limits: EngineLimits
     eos_token_ids: Sequence[int]
     _options: EngineOptions
-    _live: dict[str, set[str]] = field(factory=dict)
-    """Our request ids → the ids under which vLLM knows them: ours need not be unique."""
+    _present: Attendance[str]
+    """Knows our requests by the ids under which vLLM knows them."""
     _stats: EngineStats = field(factory=EngineStats)
-    _drained: asyncio.Event | None = None
     _closed: bool = False
 
     @property
@@ -99,34 +103,20 @@ class VllmEngine:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
         self.health()
         check_request(request, self.limits)
-        n = request.sampling_params.n
-        if self._drained is not None:
-            raise Overloaded("The server is shutting down.")
-        if self._stats.running + n > self.limits.max_num_seqs + self._options.max_queued:
-            raise Overloaded(f"The engine is full: {self._stats.running} choices run or wait. Try again later.")
         inner = uuid4().hex
-        self._live.setdefault(request.request_id, set()).add(inner)
-        self._stats.running += n
-        try:
-            async for delta in self._deltas(request, inner):
-                yield delta
-        except EngineDeadError as error:
-            raise EngineFailed("The engine is dead.", dead=True) from error
-        except EngineGenerateError as error:
-            raise EngineFailed("The engine failed while it worked on this request.") from error
-        except ValueError as error:
-            raise BadRequest(str(error)) from error
-        finally:
-            self._stats.running -= n
-            self._live[request.request_id].discard(inner)
-            if not self._live[request.request_id]:
-                del self._live[request.request_id]
-            if self._drained is not None and not self._live:
-                self._drained.set()
+        with self._present.enter(request, inner):
+            try:
+                async for delta in self._deltas(request, inner):
+                    yield delta
+            except EngineDeadError as error:
+                raise EngineFailed("The engine is dead.", dead=True) from error
+            except EngineGenerateError as error:
+                raise EngineFailed("The engine failed while it worked on this request.") from error
+            except ValueError as error:
+                raise BadRequest(str(error)) from error
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        known = [inner for request_id in request_ids for inner in self._live.get(request_id, ())]
-        if known:
+        if known := self._present.named(request_ids):
             await self._core.abort(known)
 
     def health(self) -> None:
@@ -134,17 +124,13 @@ class VllmEngine:
             raise EngineFailed("The engine is closed." if self._closed else "The engine is dead.", dead=True)
 
     def stats(self) -> EngineStats:
+        self._stats.running = self._present.taken
         return self._stats
 
     async def close(self, grace: float = 0) -> None:
-        self._drained = asyncio.Event()
-        if self._live:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._drained.wait(), grace)
-        await self.abort(list(self._live))
-        if self._live:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._drained.wait(), 5)
+        await self._present.drain(grace)
+        await self.abort(self._present.everybody())
+        await self._present.drain(ABORTED_SECONDS)
         self._closed = True
         await asyncio.to_thread(self._core.shutdown)
         del self._core  # its own clean-up fails when the interpreter ends first
