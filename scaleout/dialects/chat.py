@@ -20,6 +20,7 @@ from scaleout.core import (
     Json,
     Reasoning,
     ToolArguments,
+    ToolEnd,
     ToolStart,
     Usage,
 )
@@ -270,7 +271,9 @@ def says_something(delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:
     """Whether a chunk of this delta would carry anything: the first has the role, others may be empty while text is held back."""
     if not carry.get("role"):
         return True
-    return bool(delta.events or delta.finish_reason or delta.logprobs or (carry.get("ids") and delta.token_ids))
+    if delta.finish_reason or delta.logprobs or (carry.get("ids") and delta.token_ids):
+        return True
+    return any(type(event) is not ToolEnd for event in delta.events)
 
 
 def gather(request: Request | None) -> Gather | None:
