@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from scaleout import __version__
 from scaleout.core import Json
 from scaleout.errors import EngineFailed, Overloaded
+from scaleout.render.multimodal import Multimodal
 from scaleout.routes.answers import json_response
 from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, ROUTE_NAMES, STAGES
 from scaleout.routes.lifecycle import RETRY_ELSEWHERE, WHY, State
@@ -99,6 +100,13 @@ def _card(name: str, root: str, max_model_len: int) -> Json:
     }
 
 
+def media_facts(multimodal: Multimodal | None) -> Json:
+    """Which media this server prepares, and as what it takes and writes them; None for a text model."""
+    if multimodal is None:
+        return None
+    return {"kinds": list(multimodal.kinds), "missing": multimodal.missing, "mm_payloads": ["tensors", "source", "none"]}
+
+
 async def server_info(request: web.Request) -> web.Response:
     """What this server is and can do, for people and for a program that puts the stages together."""
     route_names = request.app[ROUTE_NAMES]
@@ -121,6 +129,7 @@ async def server_info(request: web.Request) -> web.Response:
             "reasoning_parser": config.reasoning_parser,
             "output_format": stages.output_format,
             "self_test": {finding.capability: finding.verdict for finding in stages.findings},
+            "media": media_facts(stages.multimodal),
             "routes": route_names,
         }
     )

@@ -374,3 +374,8 @@ def test_models_say_what_they_do_not_take(
     assert "m takes no audio input" in refused(server, sound)["message"]
     blind = serve(model=tiny_model("qwen3"))
     assert refused(blind, image(url))["message"] == "m is not a multimodal model"
+
+
+def test_a_server_tells_which_media_it_takes(server: Server) -> None:
+    told = server.ask("GET", "/server_info").json["media"]
+    assert told == {"kinds": ["image"], "missing": {}, "mm_payloads": ["tensors", "source", "none"]}
