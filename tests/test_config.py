@@ -20,7 +20,7 @@ from scaleout.errors import ConfigError
 REPOSITORY = Path(__file__).parent.parent
 SWITCH = "VLLM_ENABLE_SCALE_OUT_ENDPOINTS"
 RENDER = ("launch", "render", "M")
-NOT_YET_READ = {"urls", "tokenizer_backend"}
+NOT_YET_READ = {"tokenizer_backend"}
 """Settings of parts that are still to come."""
 
 

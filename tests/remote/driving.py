@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from wires import IncrementalSglangServer, LlamacppServer, SglangServer, WireSer
 from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
 from scaleout.generate import options
-from scaleout.generate.engine import open_engine
+from scaleout.generate.engine import Engine, open_engine
 from scaleout.tokenizer import load_model_files, load_tokenizer
 
 FORMATS = {"tool_call_parser": "hermes", "reasoning_parser": "think"}
@@ -37,19 +38,18 @@ def run_engine(kind: str, model: Path, engine: EngineOptions) -> Iterator[Server
         with serving(make_app(config_of(OURS[kind], model, engine=engine))) as server:
             yield server
         return
+    inner = open_engine(load_model_files(str(model)), options.EngineOptions(backend=engine.backend or "echo"))
+    with run_wire(kind, model, inner) as server:
+        yield server
+    asyncio.run(inner.close())
+
+
+@contextmanager
+def run_wire(kind: str, model: Path, engine: Engine | None) -> Iterator[Server]:
+    """`engine` behind another wire than ours."""
+    assert engine is not None
     files = load_model_files(str(model))
-    told = options.EngineOptions(
-        backend=engine.backend or "torch",
-        device="cpu",
-        dtype=engine.dtype,
-        max_num_seqs=8,
-        enable_prefix_caching=engine.enable_prefix_caching,
-    )
-    inner = open_engine(files, told)
-    wire = WIRES[kind](inner, files, load_tokenizer(files))
-    app = wire.app()
-    app.on_cleanup.append(lambda _: inner.close())
-    with serving(app) as server:
+    with serving(WIRES[kind](engine, files, load_tokenizer(files)).app()) as server:
         yield server
 
 

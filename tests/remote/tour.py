@@ -97,3 +97,24 @@ def by_choice(events: Sequence[str]) -> dict[Any, list[str]]:
         choices = parsed.get("choices") or [{}]
         found.setdefault(choices[0].get("index"), []).append(event)
     return found
+
+
+def joined(events: Sequence[str]) -> list[Any]:
+    """Everything that a stream says, however its engine's tokens were gathered into events: texts, ends, usage."""
+    texts: dict[str, str] = {}
+    rest: list[Any] = []
+    for event in events:
+        data = event.partition("data: ")[2]
+        parsed = json.loads(data) if data.startswith("{") else {}
+        for choice in parsed.get("choices") or ():
+            name = f"choice {choice['index']}"
+            texts[name] = texts.get(name, "") + ((choice.get("delta") or {}).get("content") or choice.get("text") or "")
+            if choice["finish_reason"]:
+                rest.append([name, choice["finish_reason"], choice["stop_reason"]])
+        delta = parsed.get("delta")
+        if delta is not None:
+            text = delta if isinstance(delta, str) else delta.get("text") or ""
+            texts["text"] = texts.get("text", "") + text
+        if parsed.get("usage"):
+            rest.append(parsed["usage"])
+    return [texts, sorted(rest, key=json.dumps)]

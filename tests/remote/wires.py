@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -209,7 +208,3 @@ def is_whole(data: bytes) -> bool:
             need = 2 if data[-length] < 0xE0 else 3 if data[-length] < 0xF0 else 4
             return length >= need
     return True
-
-
-async def closing(engine: Engine) -> None:
-    await asyncio.wait_for(engine.close(), 10)

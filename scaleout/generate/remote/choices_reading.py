@@ -15,7 +15,7 @@ from scaleout.result_wire import read_prompt_logprobs
 
 @define
 class ChoicesReading:
-    """The last delta waits for the usage right behind it: only that says how much of the prompt was cached.
+    """How much of the prompt was cached is said with every event, or at the end: then the last delta waits for the usage right behind it.
 
     `open`: choices without an end. `hidden_stops`: ends of text that some engines name as stop reason, and ours do not.
     `read_positions`: reads the logprobs of a choice.
@@ -76,7 +76,7 @@ class ChoicesReading:
         if reason is None:
             return delta
         self.open -= 1
-        if self.open:
+        if self.open or (self._told and not (self._kv or self._ec)):
             return delta
         self._held = delta
         return None

@@ -46,7 +46,7 @@ class CompletionsWire:
             **{name: value for name in ALIKE if (value := getattr(params, name)) is not None},
         }
         if not whole:
-            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": False}
+            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": facts.ours}
         further = {
             "stop_token_ids": params.stop_token_ids,
             "bad_words": params.bad_words,

@@ -27,7 +27,8 @@ class GenerateWire:
         params = request.sampling_params
         # The peer's streams lack prompt logprobs and transfer parameters; its whole answers have them.
         whole = not facts.ours and (params.prompt_logprobs is not None or wants_transfer(request))
-        told_at_once = params.prompt_logprobs is not None or wants_running_usage(request)
+        # A running count says with the first token how much of the prompt was cached: an answer that is cut short never sees the last.
+        running = facts.ours or params.prompt_logprobs is not None or wants_running_usage(request)
         if not request.stream and not whole and params.stream_interval is None:
             params = evolve(params, stream_interval=GATHERED)
         sent = evolve(
@@ -35,7 +36,7 @@ class GenerateWire:
             model=facts.model,
             sampling_params=evolve(params, output_kind=2 if whole else 1),
             stream=not whole,
-            stream_options=None if whole else StreamOptions(True, told_at_once),
+            stream_options=None if whole else StreamOptions(True, running),
             return_token_ids=None,
             output_mode="tokens",
             token_offsets=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from scaleout.codec import dumps
 from scaleout.core import GenerateRequest, Json, PositionLogprobs, PromptInfo, TokenDelta, TokenLogprob
@@ -93,6 +93,7 @@ class LlamacppReading:
     split: SplitCharacters | None
     over: bool = False
     _seen: int = 0
+    _told: bool = False
     _held: list[TokenDelta] = field(factory=list)
 
     def take(self, event: Json) -> Sequence[TokenDelta]:
@@ -110,7 +111,8 @@ class LlamacppReading:
             if event["content"]:
                 raise Broken("this version of llama.cpp streams no token ids")
             return ()
-        counted = (event.get("timings") or {}).get("predicted_n")
+        timings = event.get("timings") or {}
+        counted = timings.get("predicted_n")
         missing = self._missing(event["content"].encode(), ids, counted)
         logprobs = None
         if self.logprobs is not None:
@@ -118,10 +120,10 @@ class LlamacppReading:
             logprobs += [read_position(entry, self.logprobs) for entry in event["completion_probabilities"]]
         ids = missing + ids
         self._seen += len(ids)
-        delta = TokenDelta(self.index, ids, logprobs)
+        delta = TokenDelta(self.index, ids, logprobs, prompt=self._prompt(timings))
         if ids[-1] in self.stops:
             self.over = True
-            return [TokenDelta(self.index, ids, logprobs, "stop", ids[-1])]
+            return [evolve(delta, finish_reason="stop", stop_reason=ids[-1])]
         if ids[-1] in self.ends or self._seen >= self.most:
             # The event that says how it ended is right behind.
             self._held.append(delta)
@@ -145,10 +147,18 @@ class LlamacppReading:
     def _end(self, event: Json) -> Sequence[TokenDelta]:
         kind = event.get("stop_type")
         reason = REASONS.get(kind, "length" if event.get("truncated") else "stop")
-        cached = (event.get("timings") or {}).get("cache_n")
-        prompt = None if cached is None else PromptInfo(cached_tokens=cached)
-        last = self._held.pop() if self._held else TokenDelta(self.index, [], None if self.logprobs is None else [])
-        return [TokenDelta(self.index, last.token_ids, last.logprobs, reason, None, prompt)]
+        if self._held:
+            return [evolve(self._held.pop(), finish_reason=reason)]
+        logprobs: list[PositionLogprobs] | None = None if self.logprobs is None else []
+        return [TokenDelta(self.index, [], logprobs, reason, prompt=self._prompt(event.get("timings") or {}))]
+
+    def _prompt(self, timings: Mapping[str, Json]) -> PromptInfo | None:
+        """How much of the prompt was cached, with the first event that says so."""
+        cached = timings.get("cache_n")
+        if cached is None or self._told:
+            return None
+        self._told = True
+        return PromptInfo(cached_tokens=cached)
 
     def finish(self) -> Sequence[TokenDelta]:
         return ()
