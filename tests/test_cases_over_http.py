@@ -198,7 +198,10 @@ def test_c09_a_header_that_is_slightly_off_costs_nothing(
     run: int, open_server: Callable[..., Any], family_tokenizer: Callable[[str], Path]
 ) -> None:
     with open_server(
-        family_tokenizer("gpt_oss"), chat_template="x", tool_call_parser="openai", reasoning_parser="openai_gptoss"
+        family_tokenizer("gpt_oss"),
+        chat_template="{{ messages }}",
+        tool_call_parser="openai",
+        reasoning_parser="openai_gptoss",
     ) as server:
         ids = encoder(server)
         request = {"tools": [tool("open_gate", zone={"type": "string"})]}

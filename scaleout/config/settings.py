@@ -317,7 +317,9 @@ class ModeConfig:
     )
 
     chat_template: str | None = _render(
-        None, TEMPLATE, "Chat template: a file, or the text itself. Default: the model's."
+        None,
+        TEMPLATE,
+        "Chat template: a file, the text itself, or the name of one of the model's. Default: the model's.",
     )
     chat_template_content_format: Literal["auto", "string", "openai"] = _render(
         "auto", choice("auto", "string", "openai"), "How templates see message content. auto looks at the template."

@@ -30,6 +30,7 @@ from scaleout.pipeline.media import open_multimodal
 from scaleout.pipeline.self_test import Finding, examine_format
 from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
 from scaleout.render.multimodal import Multimodal
+from scaleout.render.template_set import named_template
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
 from scaleout.tokenizer.fast import require_fast, speed_up
 
@@ -83,7 +84,6 @@ class Front:
 
             check_demand(demand, {text: i for i, text in self.tokenizer.added_tokens.items()})
         return rendered
-
 
     def content_refs(self, request: GenerateRequest) -> list[MediaRef]:
         """What a token request names in `content_parts`. Raises `BadRequest`."""
@@ -242,7 +242,9 @@ class Stages:
         try:
             tokenizer = self._load_tokenizer()
             return thinking_markers(choose_format(self.config, self.files, tokenizer), tokenizer)
-        except ConfigError:  # a model without text: then nothing says where thoughts end, and the engine tells the client so
+        except (
+            ConfigError
+        ):  # a model without text: then nothing says where thoughts end, and the engine tells the client so
             return None
 
     def _load_tokenizer(self) -> Tokenizer:
@@ -282,7 +284,7 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
         model,
         defaults=sampling_defaults(config, files),
         limits=config.limits,
-        settings=render_settings(config),
+        settings=render_settings(config, files),
         output=output_facts(derenderer),
         on_neutralised=neutralised,
         multimodal=open_multimodal(config, files, tokenizer),
@@ -330,10 +332,11 @@ def sampling_defaults(config: ModeConfig, files: ModelFiles) -> SamplingDefaults
     return SamplingDefaults.from_generation_config(given, config.override_generation_config, config_is_cap=own_folder)
 
 
-def render_settings(config: ModeConfig) -> RenderSettings:
+def render_settings(config: ModeConfig, files: ModelFiles) -> RenderSettings:
+    """Raises `ConfigError` for a template's name that the model does not know."""
     content_format = config.chat_template_content_format
     return RenderSettings(
-        chat_template=config.chat_template,
+        chat_template=named_template(config.chat_template, files.chat_template),
         content_format=None if content_format == "auto" else content_format,
         default_chat_template_kwargs=config.default_chat_template_kwargs,
         trust_request_chat_template=config.trust_request_chat_template,

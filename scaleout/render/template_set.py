@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from attrs import frozen
 
-from scaleout.errors import BadRequest
+from scaleout.errors import BadRequest, ConfigError
 from scaleout.render.chat_template import ChatTemplate
 from scaleout.render.content_format import ContentFormat
 from scaleout.render.messages import TemplateView
@@ -16,6 +16,19 @@ from scaleout.render.template_bounds import TemplateLimits
 
 REQUEST_TEMPLATES = 32
 """Compiled templates of trusted requests that are kept; one client tends to send the same one."""
+
+
+def named_template(given: str | None, own: str | Mapping[str, str] | None) -> str | None:
+    """The operator's template: as it stands, or the one of the model's that has this name. Raises ConfigError listing the names."""
+    if given is None or "{" in given or "\n" in given:
+        return given
+    names = {"default": own} if isinstance(own, str) else dict(own or {})
+    if given in names:
+        return names[given]
+    has = f"the model has {', '.join(sorted(names))}" if names else "the model has none at all"
+    raise ConfigError(
+        f"--chat-template {given}: there is no such file, it is no template, and no template of the model has this name; {has}"
+    )
 
 
 @frozen

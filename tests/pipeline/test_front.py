@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from scaleout.config import Mode, ModeConfig
 from scaleout.dialects import chat
@@ -82,3 +83,22 @@ def test_a_checkpoint_may_bring_its_own_format(tiny_model: Callable[..., Path], 
     front = open_front(config, load_model_files(config.model))
     assert front.derenderer.format is not None
     assert front.derenderer.format.calls is not None
+
+
+def test_the_operator_may_name_one_of_the_models_templates(tiny_model: Callable[..., Path]) -> None:
+    model = str(tiny_model("qwen3"))
+    several = {"default": "{{ 'd' }}", "rag": "{{ 'r' }}"}
+
+    def rendered(chat_template: str | None, own: Any) -> str:
+        files = evolve(load_model_files(model), chat_template=own)
+        opened = open_front(ModeConfig(Mode.RENDER_ONLY, model=model, chat_template=chat_template), files)
+        return opened.renderer.render_prompt(chat.parse({"messages": [{"role": "user", "content": "q"}]})).text
+
+    assert rendered("rag", several) == "r"
+    assert rendered(None, several) == "d"
+    assert rendered("default", "{{ 'only' }}") == "only"
+    assert rendered("{{ 'own' }}", several) == "own"
+    with pytest.raises(ConfigError, match=r"--chat-template ragg: .* the model has default, rag"):
+        rendered("ragg", several)
+    with pytest.raises(ConfigError, match="the model has none at all"):
+        rendered("rag", None)
