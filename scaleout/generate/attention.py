@@ -47,6 +47,11 @@ class Stretch:
     blocks: Sequence[int]
     closed: Sequence[tuple[int, int]] = ()
 
+    @property
+    def alone(self) -> bool:
+        """One token that looks back at everything before it."""
+        return self.count == 1 and not self.closed
+
 
 @frozen
 class Look:

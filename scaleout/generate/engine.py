@@ -208,7 +208,7 @@ class EngineLoop:
         """Schedule, run and sample, deliver: the whole engine."""
         self._see()
         batch = self._scheduler.schedule()
-        if not batch and self._unseen.waiting:
+        if not batch and not (self._scheduler.running or self._scheduler.waiting):
             return
         if not batch:
             raise RuntimeError("requests wait, and none of them can ever be scheduled")

@@ -80,7 +80,7 @@ class PromptSpan:
 
 def decode_groups(stretches: Sequence[Stretch], geometry: Geometry) -> list[DecodeGroup]:
     """The stretches of one token, which come first and sorted by length."""
-    decoding = [stretch for stretch in stretches if stretch.count == 1]
+    decoding = [stretch for stretch in stretches if stretch.alone]
     return [
         DecodeGroup(
             start=start,
@@ -98,7 +98,7 @@ def prompt_spans(stretches: Sequence[Stretch], geometry: Geometry) -> list[Promp
     offset = 0
     for stretch in stretches:
         end = offset + stretch.count
-        if stretch.count > 1:
+        if not stretch.alone:
             length = stretch.start + stretch.count
             spans.append(PromptSpan(offset, end, length, stretch.blocks, geometry, stretch.closed))
         offset = end

@@ -67,8 +67,7 @@ class Media:
     def reach(self, start: int, count: int) -> int:
         """How many tokens to compute from `start` on, rather than `count`: closed runs are not cut in two.
 
-        More than `count` only where `start` itself is in a run. One token left of a run looks back like any other token, which is the same
-        unless the run is longer than the model's window.
+        More than `count` only where `start` itself is in a run.
         """
         end = start + count
         place = bisect_right(self.closed, end, key=lambda run: run[0]) - 1

@@ -54,7 +54,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:
-        laid_out = sorted(batch, key=lambda work: (work.count > 1, work.start))
+        laid_out = sorted(batch, key=lambda work: (work.count > 1 or in_closed_run(work), work.start))
         wanted = [self._wanted_rows(work) for work in laid_out]
         logits = self._forward(laid_out, wanted)
         last: dict[Sequence, int] = {}
@@ -149,9 +149,14 @@ class ModelRunner:
 
 
 def lay_out(work: Slice) -> Stretch:
-    media, end = work.sequence.media, work.start + work.count
-    closed = () if media is None else media.closed_within(work.start, end)
+    media = work.sequence.media
+    closed = () if media is None else media.closed_within(work.start, work.start + work.count)
     return Stretch(work.start, work.count, work.sequence.blocks, closed)
+
+
+def in_closed_run(work: Slice) -> bool:
+    media = work.sequence.media
+    return media is not None and bool(media.closed_within(work.start, work.start + work.count))
 
 
 def places(work: Slice, bent: bool) -> np.ndarray:

@@ -136,7 +136,7 @@ class Vision:
             }
             positions, deltas = rope(torch.tensor([list(token_ids)]), mm_token_type_ids=kinds, **tensors)
         except (RuntimeError, ValueError, IndexError, StopIteration, TypeError) as error:
-            log.info("Positions of a prompt cannot be computed", exc_info=error)
+            log.warning("Positions of a prompt cannot be computed: %s", error)
             raise BadRequest("features: the items' grids do not fit their places in token_ids.", "features") from None
         return positions[:, 0].numpy(), int(deltas[0])
 
@@ -164,7 +164,7 @@ class Vision:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-            log.warning("The vision tower cannot take an item of %d slots", item.slots, exc_info=error)
+            log.warning("The vision tower cannot take an item of %d slots: %s", item.slots, error)
             raise BadRequest(f"features: the model's tower cannot take item {item.hash}.", "features") from None
         rows = flat_rows(output.pooler_output)
         if self.family.deep:

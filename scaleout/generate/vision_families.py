@@ -63,13 +63,11 @@ _CROPPED_IMAGE = Intake(
     needs_axis=("pixel_values", "pixel_attention_mask"),
 )
 _QWEN = Family({"image": _GRID_IMAGE, "video": _GRID_VIDEO}, _GRIDS)
-_QWEN3 = Family({"image": _GRID_IMAGE}, _GRIDS, deep=True)
 
 FAMILIES: Mapping[str, Family] = {
     "qwen2_vl": _QWEN,
     "qwen2_5_vl": _QWEN,
-    "qwen3_vl": _QWEN3,
-    "qwen3_vl_moe": _QWEN3,
+    "qwen3_vl": Family({"image": _GRID_IMAGE}, _GRIDS, deep=True),
     "glm4v": Family({"image": _GRID_IMAGE}, _GRIDS),
     "gemma3": Family({"image": _PLAIN_IMAGE}, closed=True),
     "llava": Family({"image": _SIZED_IMAGE}),

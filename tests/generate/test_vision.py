@@ -1,0 +1,305 @@
+"""Pictures in prompts: the engine's greedy ids are those of transformers' own generation, however the work is cut and shared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import Answer, ask, opened
+from attrs import evolve, frozen
+from vision_models import Seeing, changed, first_item, known_by_hash, make, view
+
+from scaleout.core import Features, Field, GenerateRequest, MediaFeature, SamplingParams
+from scaleout.core.features import Batched, Flat, Tensor
+from scaleout.errors import BadRequest, NotSupported
+from scaleout.generate.engine import Engine
+from tests.render.mm_models import FAMILIES
+
+pytestmark = pytest.mark.engine
+
+NAMES = [name for name in FAMILIES if FAMILIES[name].image is not None]
+COUNT = 8
+ROOMY = {"dtype": "float32", "kv_cache_memory": 32 << 20}
+
+
+@frozen
+class Case:
+    """A rendered prompt and what transformers makes of it."""
+
+    request: GenerateRequest
+    expected: list[int]
+
+
+@pytest.fixture(scope="session")
+def seeing(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seeing]:
+    made: dict[str, Seeing] = {}
+
+    def find(name: str) -> Seeing:
+        if name not in made:
+            made[name] = make(name, tiny_model(FAMILIES[name].base), tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def cases(seeing: Callable[[str], Seeing]) -> Callable[[str], Mapping[str, Case]]:
+    """Of a family: one picture, two pictures, other pictures behind the same ids, and text alone."""
+    made: dict[str, Mapping[str, Case]] = {}
+
+    def find(name: str) -> Mapping[str, Case]:
+        if name not in made:
+            model = seeing(name)
+            one, two, other = view(1), view(2, 60, 140), view(3)
+            prompts: dict[str, Sequence[Any]] = {
+                "one": ("Look: ", one, " what is it?"),
+                "two": ("Look: ", one, " and ", two, " differ?"),
+                "other": ("Look: ", other, " what is it?"),
+                "text": ("Say something of cities and their rivers.",),
+            }
+            made[name] = {key: case(model, parts) for key, parts in prompts.items()}
+        return made[name]
+
+    return find
+
+
+def case(model: Seeing, parts: Sequence[Any]) -> Case:
+    request = model.render(*parts)
+    images = [part for part in parts if not isinstance(part, str)]
+    return Case(request, model.expected(request.token_ids, model.tensors(*images) if images else {}, COUNT))
+
+
+async def answers(engine: Engine, request: GenerateRequest, **params: Any) -> list[Answer]:
+    wanted = {"temperature": 0.0, "max_tokens": COUNT, "ignore_eos": True, **params}
+    given = {"features": request.features, "cache_salt": request.cache_salt}
+    return await ask(engine, request.token_ids, request=given, **wanted)
+
+
+async def answer(engine: Engine, request: GenerateRequest, **params: Any) -> Answer:
+    return (await answers(engine, request, **params))[0]
+
+
+async def all_answers(engine: Engine, wanted: Sequence[Case]) -> list[list[int]]:
+    found = await asyncio.gather(*(answer(engine, one.request) for one in wanted))
+    return [one.token_ids for one in found]
+
+
+# ---------------------------------------------------------------------------------------------- every family
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_greedy_ids_are_those_of_transformers(
+    name: str, seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    """Alone; beside text; from the cache, where equal ids with another picture in them find only what stands before it."""
+    one, two, other, text = (cases(name)[key] for key in ("one", "two", "other", "text"))
+    assert one.request.token_ids == other.request.token_ids
+    assert one.expected != other.expected, "the picture must matter"
+    async with opened(seeing(name).files, block_size=4, **ROOMY) as engine:
+        alone = await answer(engine, one.request)
+        assert alone.token_ids == one.expected
+        again, changed_picture = await answer(engine, one.request), await answer(engine, other.request)
+        assert again.token_ids == one.expected
+        assert again.prompt.cached_tokens == (len(one.request.token_ids) - 1) // 4 * 4
+        assert changed_picture.token_ids == other.expected
+        assert changed_picture.prompt.cached_tokens <= first_item(one.request).offset
+        every = [text, two, one, text, other]
+        assert await all_answers(engine, every) == [case.expected for case in every]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_small_steps_change_nothing(
+    name: str, seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    every = list(cases(name).values())
+    options = {"max_num_batched_tokens": 7, "block_size": 4, "enable_prefix_caching": False}
+    async with opened(seeing(name).files, **options, **ROOMY) as engine:
+        assert await all_answers(engine, every) == [case.expected for case in every]
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "gemma3", "llava"])
+async def test_preempted_requests_see_again(
+    name: str, seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    every = list(cases(name).values()) * 2
+    longest = max(len(case.request.token_ids) for case in every) + COUNT
+    files = evolve(seeing(name).files, max_model_len=longest)
+    text = seeing(name).model.config.get_text_config()
+    per_token = text.num_hidden_layers * 2 * text.num_key_value_heads * 8 * 4
+    async with opened(files, dtype="float32", block_size=4, kv_cache_memory=per_token * (longest + 16)) as engine:
+        assert await all_answers(engine, every) == [case.expected for case in every]
+        stats = engine.stats()
+        assert stats.preemptions > 0
+        assert stats.blocks_free == stats.blocks_total
+
+
+# ---------------------------------------------------------------------------------------------- sharing
+
+
+async def test_choices_share_their_picture(
+    seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    request = cases("qwen2_vl")["two"].request
+    async with opened(seeing("qwen2_vl").files, block_size=4, **ROOMY) as engine:
+        together = await answers(engine, request, n=3, temperature=1.0, seed=7)
+        alone = [await answer(engine, request, temperature=1.0, seed=7 + i) for i in range(3)]
+        assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+
+
+async def test_a_hash_alone_finds_what_was_seen(
+    seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    """Also where positions need the picture's grid; but not from another salt, and not for other places than it fills."""
+    two = cases("qwen2_vl")["two"]
+    by_hash = evolve(two.request, features=known_by_hash(two.request.features))
+    async with opened(seeing("qwen2_vl").files, enable_prefix_caching=False, **ROOMY) as engine:
+        with pytest.raises(BadRequest, match=r"features: item \S+ is not in the cache; send its data"):
+            await answer(engine, by_hash)
+        assert (await answer(engine, two.request)).token_ids == two.expected
+        assert (await answer(engine, by_hash)).token_ids == two.expected
+        with pytest.raises(BadRequest, match="not in the cache"):
+            await answer(engine, evolve(by_hash, cache_salt="other"))
+        first = first_item(by_hash)
+        shorter = list(by_hash.token_ids)
+        shorter[first.offset + first.length - 1] = shorter[0]
+        with pytest.raises(BadRequest, match="embeddings, and token_ids has"):
+            await answer(engine, evolve(by_hash, token_ids=shorter))
+
+
+async def test_a_false_hash_deceives_only_its_sender(
+    seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    """Somebody sends another picture under the hash of ours: whoever sends data gets what they sent."""
+    one, other = cases("llava")["one"], cases("llava")["other"]
+    false = evolve(other.request, features=changed(other.request.features, hash=first_item(one.request).hash))
+    async with opened(seeing("llava").files, block_size=4, **ROOMY) as engine:
+        assert (await answer(engine, false)).token_ids == other.expected
+        assert (await answer(engine, one.request)).token_ids == one.expected
+
+
+async def test_a_small_cache_forgets(
+    seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    """Nothing but room is lost when embeddings are not kept; one who waits holds its own."""
+    one = cases("llava")["one"]
+    async with opened(seeing("llava").files, encoder_cache_memory=0, enable_prefix_caching=False, **ROOMY) as engine:
+        assert await all_answers(engine, [one] * 4) == [one.expected] * 4
+        with pytest.raises(BadRequest, match="not in the cache"):
+            await answer(engine, evolve(one.request, features=known_by_hash(one.request.features)))
+
+
+async def test_an_aborted_picture_leaves_nothing(
+    seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    one = cases("llava")["one"]
+    endless = evolve(
+        one.request, sampling_params=SamplingParams(temperature=0, max_tokens=400, ignore_eos=True), stream=True
+    )
+    async with opened(seeing("llava").files, **ROOMY) as engine:
+        async with aclosing(engine.generate(endless)) as deltas:
+            await anext(deltas)
+        gone = [asyncio.ensure_future(anext(engine.generate(endless))) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        assert (await answer(engine, one.request)).token_ids == one.expected
+        stats = engine.stats()
+        assert (stats.running, stats.waiting, stats.blocks_free) == (0, 0, stats.blocks_total)
+
+
+# ---------------------------------------------------------------------------------------------- films
+
+
+async def test_films_have_positions_in_time(seeing: Callable[[str], Seeing]) -> None:
+    model = seeing("qwen2_vl")
+    prompt = model.render("Watch this").token_ids
+    film = [151652, *[151656] * 8, 151653]
+    ids = [*prompt[:4], *film, *prompt[4:]]
+    generator = torch.Generator().manual_seed(0)
+    patches, grid = torch.randn(32, 1176, generator=generator), torch.tensor([[2, 4, 4]])
+    fields = {
+        "pixel_values_videos": Field(
+            Tensor("float32", tuple(patches.shape), patches.numpy().tobytes()), Flat([(0, 32, None)])
+        ),
+        "video_grid_thw": Field(Tensor("int64", (3,), grid[0].numpy().tobytes()), Batched()),
+    }
+    features = Features([MediaFeature("video", "film", 5, 8, fields)])
+    expected = model.expected(ids, {"pixel_values_videos": patches, "video_grid_thw": grid}, COUNT)
+    async with opened(model.files, **ROOMY) as engine:
+        assert (await answer(engine, GenerateRequest("r", ids, features=features))).token_ids == expected
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+def grid(*lengths: int) -> Field:
+    return Field(Tensor("int64", (len(lengths),), b"".join(n.to_bytes(8, "little") for n in lengths)), Batched())
+
+
+def pixels(*shape: int, value: bytes = b"\0\0\x80\x3f", dtype: str = "float32") -> Field:
+    count = 1
+    for length in shape:
+        count *= length
+    return Field(Tensor(dtype, shape, value * count), Batched())
+
+
+def with_fields(request: GenerateRequest, **fields: Field | None) -> GenerateRequest:
+    merged = {**(first_item(request).fields or {}), **fields}
+    kept = {name: value for name, value in merged.items() if value is not None}
+    return evolve(request, features=changed(request.features, fields=kept, hash="bad"))
+
+
+async def test_bad_features_are_refused_and_hurt_nobody(
+    seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    one, text = cases("qwen2_vl")["one"], cases("qwen2_vl")["text"]
+    request, item = one.request, first_item(one.request)
+    slot = request.token_ids[item.offset]
+    bad: list[tuple[GenerateRequest, str]] = [
+        (evolve(request, features=changed(request.features, modality="audio")), "qwen2_vl takes no audio features"),
+        (evolve(request, features=None), "placeholder 151655 of image items .* times where features names no item"),
+        (evolve(request, token_ids=[*request.token_ids, slot]), "placeholder 151655 of image items 1 times"),
+        (evolve(request, features=changed(request.features, offset=0, length=1)), "names no item"),
+        (evolve(text.request, features=request.features), "has no placeholder in its range"),
+        (evolve(request, features=changed(request.features, offset=10_000)), "outside of token_ids"),
+        (with_fields(request, pixel_values=None), "lacks the field pixel_values"),
+        (with_fields(request, image_grid_thw=None), "should be time, height and width"),
+        (with_fields(request, image_grid_thw=grid(1, 2)), "should be time, height and width"),
+        (with_fields(request, image_grid_thw=grid(1, 3, 3)), "should be time, height and width"),
+        (with_fields(request, image_grid_thw=grid(1, 2**31, 2**31)), "does not fit"),
+        (with_fields(request, pixel_values=pixels(4, 1176), image_grid_thw=grid(1, 2, 2)), "gives 1 embeddings"),
+        (with_fields(request, pixel_values=pixels(item.length * 4, 3)), "tower cannot take"),
+        (with_fields(request, pixel_values=pixels(item.length * 4, 1176, value=b"\0\0\xc0\x7f")), "not finite"),
+    ]
+    async with opened(seeing("qwen2_vl").files, **ROOMY) as engine:
+        for wrong, words in bad:
+            neighbour = asyncio.ensure_future(answer(engine, one.request))
+            with pytest.raises(BadRequest, match=words):
+                await answer(engine, wrong)
+            assert (await neighbour).token_ids == one.expected
+        elsewhere = evolve(request, features=changed(request.features, whole=False))
+        with pytest.raises(NotSupported, match="ec_transfer_params"):
+            await answer(engine, elsewhere)
+        assert engine.stats().failed_steps == 0
+
+
+SHAPES = [(3, 8, 8), (1, 3, 8, 8), (0, 3, 56, 56), (5,), (7, 3, 56, 56), (1, 1, 1, 3, 56, 56)]
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llava", "llava_onevision", "smolvlm", "mistral3"])
+async def test_pictures_of_odd_shapes_are_refused(
+    name: str, seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    one = cases(name)["one"]
+    async with opened(seeing(name).files, **ROOMY) as engine:
+        for shape in SHAPES:
+            with pytest.raises(BadRequest, match="features: "):
+                await answer(engine, with_fields(one.request, pixel_values=pixels(*shape)))
+        assert (await answer(engine, one.request)).token_ids == one.expected
+        assert engine.stats().failed_steps == 0

@@ -1,0 +1,175 @@
+"""Small random models that see: a family's folder with weights, its own processor's tensors, and what transformers generates of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from asking import Source
+from attrs import evolve, frozen
+from media_files import data_url, picture
+
+from scaleout.config import Mode, ModeConfig
+from scaleout.core import ChatRequest, Features, GenerateRequest, MediaFeature, Message, Part
+from scaleout.core.media import MediaSet
+from scaleout.pipeline.stages import Front, open_front
+from scaleout.tokenizer import load_model_files
+from tests.render.mm_models import FAMILIES, build
+
+END = 5
+"""An id that the random models hardly ever choose."""
+
+BENT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v")
+"""Families whose positions depend on the pictures."""
+
+SMALLER: Mapping[str, Mapping[str, Any]] = {
+    # A window shorter than a picture, in one layer of two.
+    "gemma3": {
+        "text_config": {
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "tie_word_embeddings": False,
+        },
+        "tie_word_embeddings": False,
+    },
+    "pixtral": {"vision_feature_select_strategy": "full", "vision_feature_layer": -1},
+    "mistral3": {"vision_feature_layer": -1},
+    "glm4v": {
+        "text_config": {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 1.0,
+                "mrope_section": [1, 1, 2],
+            },
+        },
+        "vision_config": {
+            "depth": 2,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "out_hidden_size": 32,
+            "intermediate_size": 64,
+            "image_size": 56,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+        },
+    },
+}
+"""What the configurations need beside what rendering needs."""
+
+
+@frozen(eq=False, slots=False)
+class Seeing:
+    """One family's model. `folder` has everything that a published model has."""
+
+    name: str
+    folder: Path
+    front: Front
+    files: Source
+
+    @cached_property
+    def model(self) -> Any:
+        """transformers' own, without any of ours in it."""
+        from transformers import AutoModelForImageTextToText
+
+        return AutoModelForImageTextToText.from_pretrained(self.folder, dtype=torch.float32).eval()
+
+    @cached_property
+    def processor(self) -> Any:
+        from transformers import AutoImageProcessor
+
+        return AutoImageProcessor.from_pretrained(self.folder, backend="pil")
+
+    def render(self, *parts: Any) -> GenerateRequest:
+        """Texts and pictures of one user message → ids and features."""
+        messages = [Message("user", [as_part(part) for part in parts])]
+        return self.front.renderer.render_chat(ChatRequest(messages), request_id="r", media=MediaSet())
+
+    def tensors(self, *images: Any) -> dict[str, torch.Tensor]:
+        """What the model's own image processor makes of pictures, as the model is given it."""
+        options: dict[str, Any] = {}
+        if self.name == "internvl":
+            options["crop_to_patches"] = True
+        if self.name == "mistral3":
+            options["patch_size"] = {"height": 32, "width": 32}
+        nested = self.name in ("llava_onevision", "idefics3", "smolvlm")
+        made = self.processor(images=[list(images)] if nested else list(images), return_tensors="pt", **options)
+        return {name: value for name, value in made.items() if name not in ("num_crops", "num_patches", "rows", "cols")}
+
+    @torch.inference_mode()
+    def expected(self, token_ids: Sequence[int], tensors: Mapping[str, torch.Tensor], count: int) -> list[int]:
+        """The greedy continuation by transformers alone."""
+        ids = torch.tensor([list(token_ids)])
+        types = (ids == self.model.config.image_token_id).long()
+        if "video_grid_thw" in tensors:
+            types += 2 * (ids == self.model.config.video_token_id).long()
+        kinds = {"mm_token_type_ids": types} if self.name in BENT else {}
+        kinds = {"token_type_ids": types} if self.name == "gemma3" else kinds
+        made = self.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            **tensors,
+            **(kinds if tensors else {}),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            pad_token_id=END,
+        )
+        found: list[int] = made[0, ids.shape[1] :].tolist()
+        return found
+
+
+def as_part(part: Any) -> Part:
+    return (
+        Part("text", part) if isinstance(part, str) else Part("image_url", None, {"image_url": {"url": data_url(part)}})
+    )
+
+
+def make(name: str, base: Path, folder: Path) -> Seeing:
+    """The family's folder with random weights in it, large enough that a lost picture changes the answer."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    family = FAMILIES[name]
+    merged = {
+        key: {**family.config[key], **value} if isinstance(value, Mapping) else value
+        for key, value in SMALLER.get(name, {}).items()
+    }
+    build(evolve(family, config={**family.config, **merged}), base, folder)
+    config = AutoConfig.from_pretrained(folder)
+    for part in (config, config.get_text_config()):
+        part.eos_token_id, part.pad_token_id, part.bos_token_id = END, END, END
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.generation_config.eos_token_id = END
+    model.save_pretrained(folder)
+    files = load_model_files(str(folder))
+    front = open_front(ModeConfig(Mode.RENDER_ONLY, model=str(folder), served_model_names=("m",)), files)
+    return Seeing(name, folder, front, Source(name, folder, files.config, 512, files.vocab_size, [END]))
+
+
+def view(seed: int, width: int = 120, height: int = 80) -> Any:
+    return picture(width, height, seed=seed)
+
+
+def changed(features: Features | None, **changes: Any) -> Features:
+    """The features with their first item changed."""
+    assert features is not None
+    first, *others = features.items
+    return evolve(features, items=[evolve(first, **changes), *others])
+
+
+def known_by_hash(features: Features | None) -> Features:
+    assert features is not None
+    return Features([evolve(item, fields=None, source=None) for item in features.items])
+
+
+def first_item(request: GenerateRequest) -> MediaFeature:
+    assert request.features is not None
+    return request.features.items[0]
