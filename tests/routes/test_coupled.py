@@ -1,0 +1,151 @@
+"""What the coupled routes do to the engine, in every dialect: stop it at a stop string, let it go with the client, and fill silence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from serving import Server
+
+from scaleout.config import Mode
+from scaleout.core import GenerateRequest, PromptInfo, TokenDelta
+from scaleout.routes.keys import LIFECYCLE, STAGES
+
+from .conftest import Serve
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+ASK = [{"role": "user", "content": "one two three four five six"}]
+DIALECTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": ASK, "max_tokens": 500},
+    "/v1/completions": {"prompt": ASK[0]["content"], "max_tokens": 500},
+    "/v1/messages": {"model": "tiny", "messages": ASK, "max_tokens": 500},
+    "/v1/responses": {"input": ASK[0]["content"], "max_output_tokens": 500},
+}
+STOP = {"/v1/messages": "stop_sequences"}
+
+
+class Halting:
+    """An engine that says the prompt's first ids and then waits until its reader goes. `left` counts readers that went."""
+
+    def __init__(self, engine: Any, says: int) -> None:
+        self._engine = engine
+        self._says = says
+        self.asked = 0
+        self.left = 0
+        self.said = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+        self.asked += 1
+        try:
+            for i, token in enumerate(request.token_ids[: self._says]):
+                self.said += 1
+                yield TokenDelta(0, [token], prompt=PromptInfo(request.token_ids) if i == 0 else None)
+            await asyncio.Event().wait()
+        finally:
+            self.left += 1
+
+
+@pytest.fixture
+def halting(serve: Serve) -> Callable[..., tuple[Server, Halting]]:
+    """`halting(says=…, **settings)`: a standard server on such an engine."""
+
+    def start(says: int, **settings: Any) -> tuple[Server, Halting]:
+        server = serve(Mode.STANDARD, chat_template=TEMPLATE, **settings)
+        engine = Halting(server.app[STAGES].engine, says)
+        server.app[STAGES].engine = engine  # type: ignore[assignment]
+        return server, engine
+
+    return start
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", DIALECTS)
+def test_the_engine_is_stopped_at_a_stop_string(
+    halting: Callable[..., tuple[Server, Halting]], path: str, stream: bool
+) -> None:
+    server, engine = halting(says=100)
+    answer = server.post(path, {**DIALECTS[path], STOP.get(path, "stop"): ["three"], "stream": stream})
+    assert answer.status == 200
+    text = answer.body.decode()
+    assert "two" in text
+    assert "three" not in text.replace('"stop_sequence":"three"', "").replace('"stop_reason":"three"', "")
+    wait_until(lambda: engine.left == 1)
+    assert engine.said < 6  # not "four five six"
+
+
+def test_of_several_prompts_each_is_stopped_for_itself(halting: Callable[..., tuple[Server, Halting]]) -> None:
+    server, engine = halting(says=100)
+    prompts = [f"one two three {'four ' * i}stop five six" for i in range(3)]
+    body = {"prompt": prompts, "max_tokens": 500, "stop": ["stop"], "stream": True}
+    answer = server.post("/v1/completions", body)
+    assert answer.status == 200
+    assert answer.body.count(b'"finish_reason":"stop"') == 3
+    wait_until(lambda: engine.left == 3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", DIALECTS)
+def test_a_client_that_goes_takes_its_request_along(
+    halting: Callable[..., tuple[Server, Halting]], path: str, stream: bool
+) -> None:
+    server, engine = halting(says=3)
+    body = json.dumps({**DIALECTS[path], "stream": stream}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with server.connect() as connection:
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: engine.said == 3)
+        if stream:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        assert engine.left == 0
+        connection.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: engine.left == 1 and server.app[LIFECYCLE].in_flight == 0)
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_silence_is_filled_with_comments(halting: Callable[..., tuple[Server, Halting]], path: str) -> None:
+    server, engine = halting(says=3, sse_keep_alive_interval=0.02)
+    body = json.dumps({**DIALECTS[path], "stream": True}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with server.connect() as connection:
+        connection.sendall(head.encode() + body)
+        told = b""
+        while told.count(b": keep-alive\n\n") < 3:
+            told += connection.recv(4096)
+        assert b"data: " in told
+    wait_until(lambda: engine.left == 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (DIALECTS["/v1/chat/completions"], "/v1/chat/completions"),
+        (DIALECTS["/v1/completions"], "/v1/completions"),
+        (DIALECTS["/v1/responses"], "/v1/responses"),
+    ],
+)
+def test_invocations_are_told_apart_by_their_own_field(serve: Serve, body: dict[str, Any], path: str) -> None:
+    server = serve(Mode.STANDARD, chat_template=TEMPLATE)
+    short = {key: 3 if key.startswith("max") else value for key, value in body.items()}
+    named = ("id", "created", "created_at", "output")
+    told, same = server.post("/invocations", short).json, server.post(path, short).json
+    assert {k: v for k, v in told.items() if k not in named} == {k: v for k, v in same.items() if k not in named}
+    streamed = server.post("/invocations", {**short, "stream": True})
+    assert streamed.headers["Content-Type"].startswith("text/event-stream")
+    nothing = server.post("/invocations", {"model": "tiny"})
+    assert nothing.status == 400
+    assert "`messages`" in nothing.error["message"]
