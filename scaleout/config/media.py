@@ -151,6 +151,12 @@ class MediaOptions:
     trust_request_kwargs: bool = _media(
         False, SWITCH, "Let requests bring mm_processor_kwargs and media_io_kwargs.", name="--trust-request-mm-kwargs"
     )
+    device_normalize: bool = _media(
+        True,
+        SWITCH,
+        "Send pixels as they are where the model's engine brings them into range itself, as vLLM's does by default.",
+        name="--mm-device-do-normalize",
+    )
     cache_gb: float = _media(
         0.5,
         decimal(0),

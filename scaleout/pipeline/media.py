@@ -58,6 +58,7 @@ def media_settings(config: ModeConfig) -> MediaSettings:
         cache_bytes=int(media.cache_gb * (1 << 30)),
         trust_request_kwargs=media.trust_request_kwargs,
         interleave_strings=media.interleave_strings,
+        raw_pixels=media.device_normalize,
     )
 
 

@@ -56,6 +56,8 @@ class Front:
     bounds: DerenderBounds
     max_model_len: int
     neutralised: Tally
+    finishes: bool = False
+    """Whether features are brought into the form of the model's own code before they reach the engine."""
 
     def sample_texts(self) -> list[str]:
         """What the model's own template makes of a small conversation: texts to try an encoder on."""
@@ -91,7 +93,11 @@ class Front:
 
     def with_features(self, request: GenerateRequest, refs: Sequence[MediaRef], media: MediaSet) -> GenerateRequest:
         """A token request whose media are tensors. Raises `BadRequest`."""
-        return self.renderer.with_features(request, refs, media)
+        return self.for_engine(self.renderer.with_features(request, refs, media))
+
+    def for_engine(self, request: GenerateRequest) -> GenerateRequest:
+        """The request as the engine of this process takes it."""
+        return self.renderer.finish(request) if self.finishes else request
 
 
 @frozen
@@ -289,7 +295,8 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
         on_neutralised=neutralised,
         multimodal=open_multimodal(config, files, tokenizer),
     )
-    front = Front(tokenizer, renderer, derenderer, bounds, max_model_len, neutralised)
+    finishes = config.engine_backend == "torch"
+    front = Front(tokenizer, renderer, derenderer, bounds, max_model_len, neutralised, finishes)
     if config.tokenizer_backend == "fast":
         require_fast(tokenizer, front.sample_texts())
     return front

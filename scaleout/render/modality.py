@@ -100,9 +100,24 @@ class Modality(Protocol):
         """
         ...
 
+    def finish(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
+        """Fields as the model's own code takes them, where they travel in another form."""
+        ...
+
     def content_key(self, file: MediaFile, io_kwargs: Mapping[str, Json]) -> Any:
         """What is hashed for this item."""
         ...
+
+
+SCOPES = {"image": "images_kwargs", "audio": "audio_kwargs", "video": "videos_kwargs"}
+"""Names under which arguments for one kind's processor may be grouped; arguments outside them are for all kinds."""
+
+
+def scoped(kwargs: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Arguments for one kind's processor: those for all, under those for it alone."""
+    common = {name: value for name, value in kwargs.items() if name not in SCOPES.values()}
+    own = kwargs.get(SCOPES[kind])
+    return {**common, **(own if isinstance(own, dict) else {})}
 
 
 class MissingExtra(ScaleoutError):

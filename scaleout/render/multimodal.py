@@ -16,12 +16,10 @@ from scaleout.core.media import MediaFile, MediaRef, MediaSet
 from scaleout.errors import BadRequest, ConfigError, RequestError
 from scaleout.render.media_cache import MediaCache
 from scaleout.render.media_hash import digest, new_hasher
-from scaleout.render.modality import MediaLimits, MediaModel, MissingExtra, Modality, Processed
+from scaleout.render.modality import SCOPES, MediaLimits, MediaModel, MissingExtra, Modality, Processed, scoped
 from scaleout.tokenizer import Tokenizer
 
 KINDS = ("image", "audio", "video")
-SCOPES = {"image": "images_kwargs", "audio": "audio_kwargs", "video": "videos_kwargs"}
-"""Names under which arguments for one kind's processor may be grouped; arguments outside them are for all kinds."""
 MAX_ALIASES = 16_384
 """Names that clients gave to media, and that are remembered."""
 
@@ -38,6 +36,8 @@ class MediaSettings:
     cache_bytes: int = 512 << 20
     trust_request_kwargs: bool = False
     interleave_strings: bool = False
+    raw_pixels: bool = True
+    """Whether pixels travel as they are to engines of models that bring them into range themselves."""
 
 
 @frozen
@@ -181,8 +181,8 @@ class Multimodal:
         item = self.cache.find(key)
         if item is None:
             kwargs = {
-                **_scoped(self.settings.limits.processor_kwargs, kind),
-                **_scoped(wishes.processor_kwargs, kind),
+                **scoped(self.settings.limits.processor_kwargs, kind),
+                **scoped(wishes.processor_kwargs, kind),
             }
             item = modality.process(file, kwargs, io_kwargs, alone)
             self.cache.keep(key, item)
@@ -218,6 +218,16 @@ class Multimodal:
 
     def _digest(self, kind: str, value: Any, extras: Mapping[str, Any]) -> str:
         return digest(self.settings.hasher, {"model_id": self.model.name, kind: value, **extras})
+
+    def finish(self, features: Features) -> Features:
+        """The same with every field as the model's own code takes it."""
+        return evolve(features, items=[self._finish_one(item) for item in features.items])
+
+    def _finish_one(self, item: MediaFeature) -> MediaFeature:
+        modality = self.kinds.get(item.modality)
+        if modality is None or item.fields is None:
+            return item
+        return evolve(item, fields=modality.finish(item.fields))
 
     def fill(self, features: Features) -> Features:
         """The same with everything that came as a file made into tensors. Raises `BadRequest` where they do not fit."""
@@ -282,13 +292,6 @@ def _check_tokens(modality: Modality, tokenizer: Tokenizer, kind: str) -> None:
 def _part(kwargs: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     found = kwargs.get(kind)
     return found if isinstance(found, dict) else {}
-
-
-def _scoped(kwargs: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Arguments for one kind's processor: those for all, under those for it alone."""
-    common = {name: value for name, value in kwargs.items() if name not in SCOPES.values()}
-    own = kwargs.get(SCOPES[kind])
-    return {**common, **(own if isinstance(own, dict) else {})}
 
 
 def spellings(kinds: Iterable[Modality]) -> frozenset[str]:

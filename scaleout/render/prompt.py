@@ -164,6 +164,8 @@ class PromptWriter:
         short, offsets = self._encode_marked(expanded.text, options, marking, attributed)
         id_of = {token: self._tokenizer.id_of(token) or 0 for _, _, token in expanded.runs}
         ids, offsets, features = place(short, offsets, expanded, id_of, wishes.payload)
+        if not multimodal.settings.raw_pixels:
+            features = multimodal.finish(features)
         text = expanded.plain if marking is None else marking.tokens.remove_marks(expanded.plain)
         if marking is not None and marking.spelled and self._on_neutralised is not None:
             self._on_neutralised(marking.spelled)

@@ -157,6 +157,12 @@ class Renderer:
         ids, features = expand_ids(request.token_ids, multimodal, prepared, self._encode)
         return evolve(request, token_ids=ids, features=features, content_parts=None)
 
+    def finish(self, request: GenerateRequest) -> GenerateRequest:
+        """A token request whose features are what the model's own code takes, for an engine that knows no other form."""
+        if request.features is None or self.multimodal is None:
+            return request
+        return evolve(request, features=self.multimodal.finish(request.features))
+
     def _needed(self) -> Multimodal:
         if self.multimodal is None:
             raise BadRequest(f"{self._model.name} is not a multimodal model", "features")

@@ -46,7 +46,8 @@ async def ask(request: web.Request, dialect: Dialect, body: Mapping[str, Json], 
 
     def work(media: MediaSet | None) -> tuple[Request, str, list[GenerateRequest]]:
         wanted, model = parse_request(request, dialect, body, parse)
-        return wanted, model, front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)), media)
+        rendered = front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)), media)
+        return wanted, model, rendered if media is None else [front.for_engine(one) for one in rendered]
 
     wanted, model, rendered = await with_media(request, work)
     request.app[METRICS].rendered_tokens.inc(sum(len(one.token_ids) for one in rendered))

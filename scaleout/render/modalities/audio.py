@@ -97,6 +97,9 @@ class AudioModality:
     extractor: Any
     limits: MediaLimits
 
+    def finish(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
+        return fields
+
     def content_key(self, file: MediaFile, io_kwargs: Mapping[str, Json]) -> Any:
         return Tagged("audio", file.data)
 

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from scaleout.core import Json
+from scaleout.core import Field, Json, Tensor
 from scaleout.core.media import MediaFile
 from scaleout.errors import BadRequest, ConfigError
 from scaleout.render.media_hash import Tagged
 from scaleout.render.modalities.image_families import ImageFamily, family_of
-from scaleout.render.modality import MediaLimits, MediaModel, MissingExtra, Processed, Slots, size_of
+from scaleout.render.modality import (
+    MediaLimits,
+    MediaModel,
+    MissingExtra,
+    Processed,
+    Slots,
+    array_of,
+    scoped,
+    size_of,
+    tensor_of,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,6 +38,8 @@ EXTRA = "multimodal"
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "WEBP")
 """What is decoded. Pillow knows dozens more, some of which start other programs or are hardly ever fuzzed."""
 WHITE = (255, 255, 255)
+TONE_ARGUMENTS = {"do_rescale", "do_normalize", "rescale_factor", "image_mean", "image_std"}
+"""Of image processors: what brings pixels into the model's range."""
 
 
 def open_modality(model: MediaModel, limits: MediaLimits) -> ImageModality | None:
@@ -53,7 +65,9 @@ def open_modality(model: MediaModel, limits: MediaLimits) -> ImageModality | Non
             )
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise ConfigError(f"The image processor of {model.name!r} cannot be used: {error}") from error
-    return ImageModality(model, family, family.slots(model), processor, limits, PixelGate(limits.max_image_pixels))
+    gate = PixelGate(limits.max_image_pixels)
+    tones = _tones(processor, scoped(limits.processor_kwargs, "image")) if family.raw(model) else None
+    return ImageModality(model, family, family.slots(model), processor, limits, gate, tones)
 
 
 @define
@@ -85,6 +99,8 @@ class ImageModality:
     processor: Any
     limits: MediaLimits
     gate: PixelGate
+    tones: Any = None
+    """For models whose pixels travel as they are: what the processor makes of each value of each channel, [channel, 256]."""
 
     def process(
         self, file: MediaFile, kwargs: Mapping[str, Json], io_kwargs: Mapping[str, Json], alone: bool
@@ -96,6 +112,8 @@ class ImageModality:
 
     def _process(self, picture: Image, kwargs: Mapping[str, Json], alone: bool) -> Processed:
         given = {**self.family.call(self.model), **self._known(kwargs)}
+        if self.tones is not None:
+            given |= {"do_rescale": False, "do_normalize": False}
         # A second picture tells the processor that this one has company; what it makes of that one is not used.
         company = [] if alone or not self.family.counts_pictures else [picture.resize((8, 8))]
         nested = [[picture, *company]]
@@ -106,8 +124,24 @@ class ImageModality:
         except (ValueError, TypeError, ZeroDivisionError, MemoryError) as error:
             raise BadRequest(f"The image cannot be prepared for this model: {error}", "messages") from error
         fields = self.family.fields(self.model, inputs)
+        if self.tones is not None:
+            fields["pixel_values"] = _as_bytes(fields["pixel_values"])
         size = sum(size_of(one.data) for one in fields.values())
         return Processed(fields, self.family.expand(self.model, self.processor, inputs), size)
+
+    def finish(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
+        """The same with pixels in the model's range, exactly as the processor would have brought them there."""
+        import numpy as np
+
+        pixels = fields.get("pixel_values")
+        if self.tones is None or pixels is None or not isinstance(pixels.data, Tensor) or pixels.data.dtype != "uint8":
+            return fields
+        shape = pixels.data.shape
+        values = array_of(pixels.data).reshape(shape[0] if len(shape) == 2 else 1, 3, -1)
+        ranged = np.empty(values.shape, "float32")
+        for channel in range(3):
+            np.take(self.tones[channel], values[:, channel], out=ranged[:, channel])
+        return {**fields, "pixel_values": Field(tensor_of(ranged.reshape(shape)), pixels.kind)}
 
     def content_key(self, file: MediaFile, io_kwargs: Mapping[str, Json]) -> Any:
         """The file's bytes, and how its colours were changed where they were."""
@@ -166,6 +200,12 @@ class ImageModality:
         known = getattr(self.processor.valid_kwargs, "__annotations__", {})
         every = set(known).union(*(getattr(base, "__annotations__", {}) for base in type(self.processor).__mro__))
         every |= set(vars(self.processor))
+        fixed = sorted(TONE_ARGUMENTS & kwargs.keys()) if self.tones is not None else []
+        if fixed and kwargs[fixed[0]] != scoped(self.limits.processor_kwargs, "image").get(fixed[0]):
+            raise BadRequest(
+                f"{fixed[0]!r} is the engine's business for this model, not a request's.",
+                f"mm_processor_kwargs.{fixed[0]}",
+            )
         unknown = sorted(kwargs.keys() - every)
         if unknown:
             raise BadRequest(
@@ -173,6 +213,26 @@ class ImageModality:
                 f"mm_processor_kwargs.{unknown[0]}",
             )
         return dict(kwargs)
+
+
+def _as_bytes(pixels: Field) -> Field:
+    assert isinstance(pixels.data, Tensor)
+    return Field(tensor_of(array_of(pixels.data).astype("uint8")), pixels.kind)
+
+
+def _tones(processor: Any, changed: Mapping[str, Any]) -> Any:
+    """What rescaling and normalising make of the values 0 to 255: the processor's own arithmetic, done once."""
+    import numpy as np
+
+    def setting(name: str) -> Any:
+        return changed.get(name, getattr(processor, name, None))
+
+    ramp: Any = np.broadcast_to(np.arange(256, dtype="uint8"), (3, 1, 256))
+    if setting("do_rescale"):
+        ramp = processor.rescale(ramp, setting("rescale_factor"))
+    if setting("do_normalize"):
+        ramp = processor.normalize(ramp, setting("image_mean"), setting("image_std"))
+    return np.ascontiguousarray(ramp.reshape(3, 256), "float32")
 
 
 def _wishes(io_kwargs: Mapping[str, Json]) -> tuple[str | None, tuple[int, ...]]:

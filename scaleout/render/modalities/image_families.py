@@ -28,7 +28,7 @@ class ImageFamily:
     """One row of the table. `nested`: the processor wants pictures as lists of lists, one list for each prompt.
 
     `counts_pictures`: what it does depends on whether there is more than one. `call`: arguments that the model's processor always gives
-    to its image processor.
+    to its image processor. `raw`: whether pixels travel as they are, for the engine to bring them into the model's range.
     """
 
     slots: Callable[[MediaModel], Slots]
@@ -37,6 +37,7 @@ class ImageFamily:
     call: Callable[[MediaModel], dict[str, Any]] = _no_arguments
     nested: bool = False
     counts_pictures: bool = False
+    raw: Callable[[MediaModel], bool] = lambda model: False
 
 
 def _one_token(default: str, before: str = "", behind: str = "") -> Callable[[MediaModel], Slots]:
@@ -72,6 +73,10 @@ def _grid_fields(model: MediaModel, inputs: Inputs) -> dict[str, Field]:
     return {"pixel_values": _flat(inputs["pixel_values"]), "image_grid_thw": grid}
 
 
+def _grid_is_raw(model: MediaModel) -> bool:
+    return "thinker_config" not in model.config
+
+
 def _grid(token: str, before: str, behind: str) -> ImageFamily:
     """A slot for each square of patches that are merged into one."""
 
@@ -79,7 +84,7 @@ def _grid(token: str, before: str, behind: str) -> ImageFamily:
         patches = math.prod(int(length) for length in inputs["image_grid_thw"][0])
         return [Run(token_of(model, "image_token", token), patches // processor.merge_size**2)]
 
-    return ImageFamily(_one_token(token, before, behind), expand, _grid_fields)
+    return ImageFamily(_one_token(token, before, behind), expand, _grid_fields, raw=_grid_is_raw)
 
 
 # ---------------------------------------------------------------------------------------------- crops of one size
@@ -275,7 +280,13 @@ FAMILIES: Mapping[str, ImageFamily] = {
     "LlavaOnevisionProcessor": ImageFamily(
         _one_token("<image>"), _onevision_expand, _onevision_fields, nested=True, counts_pictures=True
     ),
-    "PixtralProcessor": ImageFamily(_pixtral_slots, _pixtral_expand, _pixtral_fields, _pixtral_call),
+    "PixtralProcessor": ImageFamily(
+        _pixtral_slots,
+        _pixtral_expand,
+        _pixtral_fields,
+        _pixtral_call,
+        raw=lambda model: model.config.get("model_type") == "mistral3",
+    ),
 }
 """By the name of the model's processor in transformers."""
 

@@ -54,8 +54,10 @@ async def resolve_media(request: web.Request, wanted: GenerateRequest) -> Genera
     Raises `BadRequest`, and `NotSupported` where the server has no tokenizer to place them with.
     """
     features = wanted.features
+    if features is None and not wanted.content_parts:
+        return wanted
     brought = features is not None and any(item.source is not None and item.fields is None for item in features.items)
-    if not brought and not wanted.content_parts:
+    if features is not None and not brought and request.app[STAGES].config.engine_backend != "torch":
         return wanted
     front = await request.app[STAGES].front()
     refs = front.content_refs(wanted)
