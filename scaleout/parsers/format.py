@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -85,28 +86,33 @@ class Format:
     tool_parsers: tuple[str, ...] = ()
     reasoning_parsers: tuple[str, ...] = ()
     signs: tuple[tuple[str, ...], ...] = ()
-    alphabet: Alphabet = field(init=False, repr=False, eq=False)
-    tables: tuple[Table, Table] = field(init=False, repr=False, eq=False)
-    """Regions by name: without calls, and with them."""
-    bounds: Markers = field(init=False, repr=False, eq=False)
-    """What opens and closes thoughts, as it looks in the stream."""
-    openers: frozenset[str] = field(init=False, repr=False, eq=False)
-    """Those of `bounds` that open one."""
-    types: str = field(init=False, repr=False, eq=False)
-    """What its bodies need of the tools' schemas: see `Body.types`."""
+    # What follows is made on first use: a server reads one format, and all of them would be a tenth of its start.
 
-    def __attrs_post_init__(self) -> None:
-        def settle(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
+    @cached_property
+    def alphabet(self) -> Alphabet:
+        return Alphabet.of(self.tokens, self.end_tokens)
 
-        settle("alphabet", Alphabet.of(self.tokens, self.end_tokens))
-        settle("tables", (build_table(self, None), build_table(self, self.calls)))
-        thought = self.thought or Thought(open=(), close=())
-        opens = [self.alphabet.encode(marker) for marker in thought.open]
-        settle("openers", frozenset(opens))
-        settle("bounds", Markers((*opens, *map(self.alphabet.encode, thought.close))))
+    @cached_property
+    def tables(self) -> tuple[Table, Table]:
+        """Regions by name: without calls, and with them."""
+        return build_table(self, None), build_table(self, self.calls)
+
+    @cached_property
+    def openers(self) -> frozenset[str]:
+        """What opens thoughts, as it looks in the stream."""
+        return frozenset(map(self.alphabet.encode, self.thought.open if self.thought else ()))
+
+    @cached_property
+    def bounds(self) -> Markers:
+        """What opens and closes thoughts, as it looks in the stream."""
+        closers = self.thought.close if self.thought else ()
+        return Markers((*self.openers, *map(self.alphabet.encode, closers)))
+
+    @cached_property
+    def types(self) -> str:
+        """What its bodies need of the tools' schemas: see `Body.types`."""
         needs = {body.types for body in bodies_of(self.calls.openings)} if self.calls else set()
-        settle("types", "all" if "all" in needs else max(needs, default=""))
+        return "all" if "all" in needs else max(needs, default="")
 
 
 def bind(format: Format, added_tokens: Iterable[str]) -> Format:
