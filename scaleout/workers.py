@@ -51,7 +51,12 @@ def fork_workers(config: ModeConfig) -> Worker | int:
     """
     with reserve(config) as reserved:
         config = evolve(config, port=reserved.getsockname()[1])
-        LOG.info("%s mode on %s, %d workers", config.mode.value, url(reserved), config.workers)
+        LOG.info(
+            "%s mode on %s, %d workers",
+            config.mode.value,
+            url(reserved, config.web.ssl_certfile is not None),
+            config.workers,
+        )
         loaded = load_text(config)
         board = None
         if config.engine.urls:
