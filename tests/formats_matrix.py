@@ -14,6 +14,8 @@ from attrs import frozen
 from scaleout import parsers
 from scaleout.dialects import DIALECTS
 from scaleout.parsers import FORMATS, Format
+from scaleout.parsers.constraint import shape_of
+from scaleout.parsers.peer_names import REFUSED, REFUSED_TOOLS
 from tests.parsers.answers import parse, tools_of
 from tests.parsers.recorded import families, format_of, pieces_of, prompt_of, records
 from tests.parsers.strategies import spellings
@@ -25,6 +27,7 @@ LAW_MODULES = (
     "tests.parsers.test_recorded_parsers",
     "tests.parsers.test_linear_time",
     "tests.derender.test_recorded_answers",
+    "tests.test_demanded_calls",
 )
 IN_DIALECTS = "tests.test_formats_in_dialects"
 
@@ -154,6 +157,14 @@ def arguments(format: Format) -> str:
     return "typed by the schema" if format.types else "as the model writes them"
 
 
+def demanded(format: Format) -> str:
+    """Whether a request may demand calls of an engine, and how free ones are shaped."""
+    shape = shape_of(format)
+    if shape is None:
+        return "" if format.calls is None else "no"
+    return "yes" if shape.trigger else "yes; free calls are not shaped"
+
+
 def name_table() -> str:
     calls, reasoning = names_of("calls"), names_of("thought")
     rows = [
@@ -165,12 +176,12 @@ def name_table() -> str:
             "yes" if format.signs else "",
             thoughts(format),
             arguments(format),
+            demanded(format),
         ]
         for name, format in FORMATS.items()
     ]
-    rows.append(
-        ["**hf**", "Whatever the checkpoint's `response_template` says", "`hf`", "`hf`", "where no other is", "", ""]
-    )
+    own = "Whatever the checkpoint's `response_template` says"
+    rows.append(["**hf**", own, "`hf`", "`hf`", "where no other is", "", "", "no: a 400 that names the format"])
     heads = [
         "format",
         "how it is written",
@@ -179,8 +190,25 @@ def name_table() -> str:
         "by itself",
         "thoughts",
         "arguments",
+        "required, named",
     ]
     return table(heads, rows)
+
+
+def peer_table() -> str:
+    """The peer's names that are no format's own: what they stand for here, or why they are refused."""
+    rows = []
+    for half, title in (("calls", "tool call parser"), ("thought", "reasoning parser")):
+        rows += [
+            [f"`{alias}`", title, f"**{name}**"]
+            for name, aliases in names_of(half).items()
+            for alias in aliases
+            if alias != name
+        ]
+    refused = [(name, "both", why) for name, why in REFUSED.items()]
+    refused += [(name, "tool call parser", why) for name, why in REFUSED_TOOLS.items()]
+    rows += [[f"`{name}`", half, f"refused: {why}"] for name, half, why in refused]
+    return table(["name", "half", "here"], sorted(rows))
 
 
 def marker_table() -> str:
@@ -223,8 +251,16 @@ def build() -> str:
     listed = "\n".join(f"* **L{n}** {law.says} (`{law.module}.py`, `{law.name}`)" for n, law in enumerate(found, 1))
     return f"""{HEAD}
 {name_table()}
+"required, named": `tool_choice` of these kinds holds the engine to calls in the family's own words. Free calls are shaped too where a
+tool is strict or only one call is wanted, if the family marks where calls begin.
+
 Where a family writes ids with its calls they are kept; all other calls get ids that depend on the answer's id, the choice and the
 call alone. Completions are never parsed.
+
+## Names of the peer
+
+{peer_table()}
+A refused name ends the start with its reason: to guess a grammar would give wrong answers silently.
 
 ## Markers
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 import pytest
-from derender.recorded import open_derenderer
 from serving import Server, serving
 
 from scaleout.app import make_app
@@ -19,6 +18,7 @@ from scaleout.config import EngineOptions, Mode, ModeConfig
 from scaleout.core import ChatRequest, Message, RequestOptions, TokenDelta, Tool, ToolChoice
 from scaleout.routes.keys import STAGES
 from scaleout.tokenizer import Tokenizer
+from tests.derender.recorded import open_derenderer
 
 Json = Any
 CHAT = "/v1/chat/completions"

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from derender.recorded import chat_request, open_derenderer, read_records
 from jsonschema import Draft202012Validator
 
 from scaleout.core import ChatRequest, ChoiceAnswer, Message, RequestOptions, TokenDelta, Tool, ToolChoice
 from scaleout.derender import Derenderer, fold
 from scaleout.parsers import FORMATS
 from scaleout.parsers.constraint import constrain_calls, shape_of
+from tests.derender.recorded import chat_request, open_derenderer, read_records
 from tests.parsers.recorded import families
 
 pytest.importorskip("llguidance")
@@ -153,6 +153,7 @@ def read(family: Family, request: ChatRequest, ids: list[int], prompt: list[int]
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("name", WITH_CALLS)
 def test_all_that_can_be_said_is_read_as_calls(name: str, choice: str, family_of: Callable[[str], Family]) -> None:
+    """Whatever an engine can say under a demand for calls, by chance, is read as such calls, with arguments that fit the schema."""
     family, request = family_of(name), CHOICES[choice]
     tokenizer = family.derenderer.tokenizer
     demanded = family.compile(request)
@@ -190,7 +191,7 @@ odd layout;and the peer's words for hermes have no newline between calls."""
 
 @pytest.mark.parametrize("name", WITH_CALLS)
 def test_what_models_write_is_let_through(name: str, family_of: Callable[[str], Family], shared_folder: Path) -> None:
-    """Recorded answers that are calls alone, or a thought and calls, in the way that the family's template writes them."""
+    """A demand lets through what the family's template writes: recorded answers of calls, with a thought or without."""
     family = family_of(name)
     format, tokenizer = family.derenderer.format, family.derenderer.tokenizer
     assert format is not None

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from scaleout.core import Json
 from scaleout.parsers import formats
 from scaleout.parsers.format import Format, compose, only
+from scaleout.parsers.peer_names import REFUSED, REFUSED_TOOLS
 from scaleout.parsers.response_template import read_response_template
 
 
@@ -86,6 +87,9 @@ def _named(name: str | None, known: Mapping[str, Format], what: str, own: Format
             raise ValueError(f"the {what} 'hf' needs a checkpoint with a response_template")
         return own
     if name not in known:
+        reason = (REFUSED if known is _REASONING_PARSERS else {**REFUSED, **REFUSED_TOOLS}).get(name)
+        if reason:
+            raise ValueError(f"the {what} {name!r} is not supported: {reason}. Supported: {', '.join(sorted(known))}")
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown {what} {name!r}{hint} Known: {', '.join(sorted(known))}")

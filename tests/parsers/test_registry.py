@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from scaleout import parsers
 from scaleout.core import Piece
 from scaleout.parsers import FORMATS
+from scaleout.parsers.peer_names import REFUSED, REFUSED_TOOLS
 from tests.parsers.answers import Answer, parse, split_at_tokens
 
 # The peer's names for the pairs of FORMATS section 4.
@@ -198,3 +200,44 @@ def test_the_prompt_decides_where_the_answer_starts(tail: str, region: str) -> N
     answer = parse(format, state, [[Piece(" x")]])
     layout = tail.endswith(("<think>", "</think>\n\n", "<think>\n"))
     assert (answer.reasoning or answer.content) == ("x" if layout else " x")
+
+
+def peer_names(shared: Path, half: str) -> list[str]:
+    """The names that the contract lists as registered by the peer."""
+    text = (shared / "design" / "CONTRACT.md").read_text().split("Parser names registered:")[1].split("\n\n")[0]
+    tools, _, reasoning = text.partition("reasoning – ")
+    found = tools.partition("tools – ")[2] if half == "tools" else reasoning
+    names = []
+    for word in (word.strip(" .;–") for word in found.split()):
+        first, *others = word.split("/")
+        stem = re.sub(r"v?\d+$" if others and others[0].startswith("v") else r"\d+$", "", first)
+        names += [first, *(stem + other for other in others)]
+    return [name for name in names if name]
+
+
+@pytest.mark.parametrize("half", ["tools", "reasoning"])
+def test_every_name_of_the_peer_is_a_format_or_refused_with_a_reason(shared_folder: Path, half: str) -> None:
+    names = peer_names(shared_folder, half)
+    assert len(names) > 35
+    refused = {**REFUSED, **REFUSED_TOOLS} if half == "tools" else REFUSED
+    for name in names:
+        pair = (name, None) if half == "tools" else (None, name)
+        if name in refused:
+            with pytest.raises(ValueError, match=f"parser '{name}' is not supported: "):
+                parsers.find_format(*pair)
+        elif name != "hf":
+            assert parsers.find_format(*pair) is not None
+    assert set(REFUSED) <= {*peer_names(shared_folder, "tools"), *peer_names(shared_folder, "reasoning")}
+
+
+@pytest.mark.parametrize(
+    ("names", "same_as"),
+    [
+        (("qwen3_json", None), ("hermes", None)),
+        (("step3p5", "step3p5"), ("qwen3_coder", "qwen3")),
+        (("ling3", "ling3"), ("glm47", "qwen3")),
+        (("poolside_v1", "poolside_v1"), ("glm47", "qwen3")),
+    ],
+)
+def test_other_names_for_the_same_grammar(names: tuple[str, str | None], same_as: tuple[str, str | None]) -> None:
+    assert parsers.find_format(*names) == parsers.find_format(*same_as)

@@ -6,4 +6,4 @@ from scaleout.parsers.format import reshaped
 from scaleout.parsers.formats.glm47 import FORMAT as GLM47
 from scaleout.parsers.formats.glm47 import tagged_shape
 
-FORMAT = evolve(GLM47, name="glm45", signs=(), calls=reshaped(GLM47, tagged_shape("\n")))
+FORMAT = evolve(GLM47, name="glm45", signs=(), tool_parsers=(), calls=reshaped(GLM47, tagged_shape("\n")))

@@ -45,5 +45,6 @@ FORMAT = Format(
     required=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     end_tokens=("<|user|>", "<|observation|>", "<|endoftext|>"),
     turn=("<|assistant|>",),
+    tool_parsers=("ling3", "poolside_v1"),
     signs=(("<tool_call>", "<arg_key>", "<arg_value>"),),
 )

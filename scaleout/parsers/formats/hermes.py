@@ -29,6 +29,6 @@ FORMAT = Format(
     tokens=("<tool_call>", "</tool_call>"),
     end_tokens=("<|im_end|>", "<|endoftext|>"),
     turn=("<|im_start|>",),
-    tool_parsers=("hermes",),
+    tool_parsers=("hermes", "qwen3_json"),
     signs=(("<tool_call>", "</tool_call>", '"arguments"'), ("<tool_call>", "</tool_call>", "<args-json-object>")),
 )

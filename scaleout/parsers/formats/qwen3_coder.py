@@ -38,5 +38,6 @@ FORMAT = Format(
     tokens=("<tool_call>", "</tool_call>"),
     end_tokens=("<|im_end|>", "<|endoftext|>"),
     turn=("<|im_start|>",),
+    tool_parsers=("step3p5",),
     signs=(("<tool_call>", "<function=", "<parameter="),),
 )

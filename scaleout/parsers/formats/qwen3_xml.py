@@ -10,5 +10,6 @@ FORMAT = evolve(
     name="qwen3_xml",
     thought=Thought(),
     tokens=("<think>", "</think>", *CODER.tokens),
+    tool_parsers=(),
     signs=tuple((*group, "<think>", "</think>") for group in CODER.signs),
 )

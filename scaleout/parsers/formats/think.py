@@ -6,6 +6,9 @@ FORMAT = Format(
     name="think",
     thought=Thought(),
     tokens=("<think>", "</think>"),
-    reasoning_parsers=("qwen3", "holo2", "mimo", "minicpmv", "nemotron_v3"),
+    reasoning_parsers=(
+        *("qwen3", "holo2", "mimo", "minicpmv", "nemotron_v3", "step3p5", "ling3", "poolside_v1"),
+        "granite_thinking_parser",
+    ),
     signs=(("<think>", "</think>"),),
 )
