@@ -248,9 +248,8 @@ class Stages:
         try:
             tokenizer = self._load_tokenizer()
             return thinking_markers(choose_format(self.config, self.files, tokenizer), tokenizer)
-        except (
-            ConfigError
-        ):  # a model without text: then nothing says where thoughts end, and the engine tells the client so
+        except ConfigError:
+            # A model without text. Nothing says where its thoughts end, and the engine tells that to clients who need to know.
             return None
 
     def _load_tokenizer(self) -> Tokenizer:
