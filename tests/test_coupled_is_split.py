@@ -82,6 +82,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat with three choices": (CHAT, {**messages("A word?"), "max_tokens": 8, "temperature": 1, "seed": 7, "n": 3}),
     "chat with logprobs": (CHAT, {**messages("Say naïve 🙂."), "max_tokens": 12, "logprobs": True, "top_logprobs": 3}),
     "chat with ids": (CHAT, {**messages("Count to five."), "max_tokens": 12, "return_token_ids": True}),
+    "chat with its prompt": (CHAT, {**messages("Count to five."), "max_tokens": 4, "return_prompt_text": True}),
     "chat with a stop string": (CHAT, {**messages("Count to nine."), "max_tokens": 40, "stop": ["5"]}),
     "chat with a stop string shown": (
         CHAT,
@@ -186,3 +187,12 @@ def test_several_prompts_stream_together(echoing: Server) -> None:
         own = [c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == choice["index"]]
         assert "".join(own) == choice["text"]
     assert len(whole["choices"]) == 3
+
+
+def test_the_prompt_is_shown_where_it_is_asked_for(echoing: Server) -> None:
+    path, request = REQUESTS["chat with its prompt"]
+    prompt = ok(echoing.post(path, {"model": "m", **request}))["prompt_text"]
+    assert prompt.endswith("<|im_start|>user\nCount to five.<|im_end|>\n<|im_start|>assistant\n")
+    chunks = events(echoing.post(path, {"model": "m", **request, "stream": True}))
+    assert [chunk["prompt_text"] for chunk in chunks] == [prompt, *[None] * (len(chunks) - 1)]
+    assert ok(echoing.post(path, {"model": "m", **request, "return_prompt_text": False}))["prompt_text"] is None

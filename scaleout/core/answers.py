@@ -141,3 +141,5 @@ class AnswerHead:
     prompt_logprobs: Json = None
     kv_transfer_params: Mapping[str, Json] | None = None
     ec_transfer_params: Mapping[str, Json] | None = None
+    prompt_text: str | None = None
+    """The prompt as text, control tokens and all, where the request wants to see it."""

@@ -152,7 +152,7 @@ def response(head: AnswerHead, request: Request | None, answers: Sequence[Choice
         "usage": write_usage(usage),
         "prompt_logprobs": head.prompt_logprobs,
         "prompt_token_ids": head.prompt_token_ids if show_ids else None,
-        "prompt_text": None,
+        "prompt_text": head.prompt_text,
         "kv_transfer_params": head.kv_transfer_params,
         "ec_transfer_params": head.ec_transfer_params,
         "metrics": None,
@@ -236,6 +236,7 @@ def chunk(
     ]
     if first:
         carry = {**carry, "role": True}
+        wire["prompt_text"] = head.prompt_text
         if show_ids:
             wire["prompt_token_ids"] = head.prompt_token_ids
     return carry, [wire]

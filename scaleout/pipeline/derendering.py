@@ -58,6 +58,7 @@ def derender_whole(
         prompt_logprobs=_show_prompt_logprobs(front, responses[0]),
         kv_transfer_params=_same([r.kv_transfer_params for r in responses]),
         ec_transfer_params=_same([r.ec_transfer_params for r in responses]),
+        prompt_text=_show_prompt(front, request, prompt_ids[0]),
     )
     answers: list[ChoiceAnswer] = []
     for response, ids in zip(responses, prompt_ids, strict=True):
@@ -108,6 +109,12 @@ def count_usage(
     )
 
 
+def _show_prompt(front: Front, request: Request | None, ids: Sequence[int] | None) -> str | None:
+    if request is None or ids is None or not request.options.return_prompt_text:
+        return None
+    return front.tokenizer.decode(ids, skip_special_tokens=False)
+
+
 def _show_prompt_logprobs(front: Front, response: GenerateResponse | GenerateChunk) -> Json:
     return write_prompt_logprobs(
         response.prompt_logprobs, lambda i: front.tokenizer.decode([i], skip_special_tokens=False)
@@ -147,6 +154,9 @@ def open_choice(
 ) -> StreamState:
     """The state before a choice's first chunk."""
     derender = front.derenderer.begin(request, prompt_ids, head.id)
+    text = _show_prompt(front, request, prompt_ids)
+    if text is not None:
+        head = evolve(head, prompt_text=text)
     return StreamState(head, dialect.open_stream(request), derender, prompt_tokens)
 
 
