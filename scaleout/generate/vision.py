@@ -26,6 +26,9 @@ from scaleout.generate.vision_families import Family, Intake, family_of, slot_id
 
 log = logging.getLogger(__name__)
 
+REAL = ("float64", "float32", "float16", "bfloat16")
+"""Kinds of numbers that pixels come in. Bytes would be taken for numbers out of the model's range, and give wrong answers."""
+
 
 @define(eq=False)
 class Vision:
@@ -109,6 +112,11 @@ class Vision:
         pixels = fields.get(intake.pixels)
         if pixels is None:
             raise BadRequest(f"{where} lacks the field {intake.pixels}", "features")
+        arrays = pixels.data if isinstance(pixels.data, list) else [pixels.data]
+        if not all(isinstance(one, Array) and one.dtype in REAL for one in arrays):
+            raise BadRequest(
+                f"{where}: {intake.pixels} should hold floating-point numbers in the model's range", "features"
+            )
         if intake.grid is None:
             return
         grid = numbers(fields.get(intake.grid), 3)

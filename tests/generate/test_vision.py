@@ -258,7 +258,7 @@ def with_fields(request: GenerateRequest, **fields: Field | None) -> GenerateReq
 async def test_bad_features_are_refused_and_hurt_nobody(
     seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
 ) -> None:
-    one, text = cases("qwen2_vl")["one"], cases("qwen2_vl")["text"]
+    one = cases("qwen2_vl")["one"]
     request, item = one.request, first_item(one.request)
     slot = request.token_ids[item.offset]
     bad: list[tuple[GenerateRequest, str]] = [
@@ -266,9 +266,10 @@ async def test_bad_features_are_refused_and_hurt_nobody(
         (evolve(request, features=None), "placeholder 151655 of image items .* times where features names no item"),
         (evolve(request, token_ids=[*request.token_ids, slot]), "placeholder 151655 of image items 1 times"),
         (evolve(request, features=changed(request.features, offset=0, length=1)), "names no item"),
-        (evolve(text.request, features=request.features), "has no placeholder in its range"),
+        (evolve(request, token_ids=[9 if one == slot else one for one in request.token_ids]), "has no placeholder"),
         (evolve(request, features=changed(request.features, offset=10_000)), "outside of token_ids"),
         (with_fields(request, pixel_values=None), "lacks the field pixel_values"),
+        (with_fields(request, pixel_values=pixels(item.length * 4, 1176, value=b"a", dtype="uint8")), "floating-point"),
         (with_fields(request, image_grid_thw=None), "should be time, height and width"),
         (with_fields(request, image_grid_thw=grid(1, 2)), "should be time, height and width"),
         (with_fields(request, image_grid_thw=grid(1, 3, 3)), "should be time, height and width"),
@@ -289,7 +290,8 @@ async def test_bad_features_are_refused_and_hurt_nobody(
         assert engine.stats().failed_steps == 0
 
 
-SHAPES = [(3, 8, 8), (1, 3, 8, 8), (0, 3, 56, 56), (5,), (7, 3, 56, 56), (1, 1, 1, 3, 56, 56)]
+SHAPES = [(3, 8, 8), (1, 3, 8, 8), (0, 3, 56, 56), (5,), (1, 1, 1, 3, 56, 56), (7, 3, 56, 56)]
+"""The last is taken by LLaVA-OneVision, which cuts off what it does not need."""
 
 
 @pytest.mark.parametrize("name", ["gemma3", "llava", "llava_onevision", "smolvlm", "mistral3"])
@@ -298,7 +300,7 @@ async def test_pictures_of_odd_shapes_are_refused(
 ) -> None:
     one = cases(name)["one"]
     async with opened(seeing(name).files, **ROOMY) as engine:
-        for shape in SHAPES:
+        for shape in SHAPES[: -1 if name == "llava_onevision" else None]:
             with pytest.raises(BadRequest, match="features: "):
                 await answer(engine, with_fields(one.request, pixel_values=pixels(*shape)))
         assert (await answer(engine, one.request)).token_ids == one.expected

@@ -87,7 +87,8 @@ class Seeing:
     def render(self, *parts: Any) -> GenerateRequest:
         """Texts and pictures of one user message → ids and features."""
         messages = [Message("user", [as_part(part) for part in parts])]
-        return self.front.renderer.render_chat(ChatRequest(messages), request_id="r", media=MediaSet())
+        renderer = self.front.renderer
+        return renderer.finish(renderer.render_chat(ChatRequest(messages), request_id="r", media=MediaSet()))
 
     def tensors(self, *images: Any) -> dict[str, torch.Tensor]:
         """What the model's own image processor makes of pictures, as the model is given it."""
