@@ -158,6 +158,7 @@ class Vision:
             if len(found.rows) != item.slots:
                 raise wrong_count(item.hash, item.slots, len(found.rows))
             media.rows[i] = found.rows
+            self.cache.put((media.salt, item.hash), found)  # under the name that this request has for it
         return found is not None
 
     @torch.inference_mode()

@@ -75,6 +75,21 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Sour
     return make
 
 
+@pytest.fixture(scope="session")
+def seeing(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """`seeing(name)`: a small random model of a family that sees, as `vision_models` describes it."""
+    from vision_models import FAMILIES, Seeing, make
+
+    made: dict[str, Seeing] = {}
+
+    def find(name: str) -> Seeing:
+        if name not in made:
+            made[name] = make(name, tiny_model(FAMILIES[name].base), tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return find
+
+
 SMALL = {
     "vocab_size": 96,
     "hidden_size": 32,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from asking import Answer, ask, opened
 from attrs import evolve, frozen
-from vision_models import Seeing, changed, first_item, known_by_hash, make, view
+from vision_models import Seeing, changed, first_item, known_by_hash, view
 
 from scaleout.core import Features, Field, GenerateRequest, MediaFeature, SamplingParams
 from scaleout.core.features import Batched, Flat, Tensor
@@ -33,18 +32,6 @@ class Case:
 
     request: GenerateRequest
     expected: list[int]
-
-
-@pytest.fixture(scope="session")
-def seeing(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seeing]:
-    made: dict[str, Seeing] = {}
-
-    def find(name: str) -> Seeing:
-        if name not in made:
-            made[name] = make(name, tiny_model(FAMILIES[name].base), tmp_path_factory.mktemp(name))
-        return made[name]
-
-    return find
 
 
 @pytest.fixture(scope="session")
