@@ -65,6 +65,8 @@ def open_modality(model: MediaModel, limits: MediaLimits) -> ImageModality | Non
             )
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise ConfigError(f"The image processor of {model.name!r} cannot be used: {error}") from error
+    if family.raw(model) and hasattr(processor, "patchify"):
+        processor.patchify = cut_patches
     gate = PixelGate(limits.max_image_pixels)
     tones = _tones(processor, scoped(limits.processor_kwargs, "image")) if family.raw(model) else None
     return ImageModality(model, family, family.slots(model), processor, limits, gate, tones)
@@ -215,8 +217,26 @@ class ImageModality:
         return dict(kwargs)
 
 
+def cut_patches(image: Any, patch_size: int, merge_size: int, temporal_patch_size: int) -> tuple[Any, int, int]:
+    """A picture [channel, height, width] as rows of patches, in the order in which the model merges them; and how many down and across.
+
+    What the processor's own method does, on bytes: that one makes floats first, which is four times the memory and most of the time.
+    """
+    import numpy as np
+
+    channels, height, width = image.shape
+    down, across = height // patch_size, width // patch_size
+    blocks = image.reshape(
+        channels, down // merge_size, merge_size, patch_size, across // merge_size, merge_size, patch_size
+    ).transpose(1, 4, 2, 5, 0, 3, 6)
+    still = np.broadcast_to(blocks[..., None, :, :], (*blocks.shape[:5], temporal_patch_size, patch_size, patch_size))
+    return still.reshape(down * across, channels * temporal_patch_size * patch_size**2), down, across
+
+
 def _as_bytes(pixels: Field) -> Field:
     assert isinstance(pixels.data, Tensor)
+    if pixels.data.dtype == "uint8":
+        return pixels
     return Field(tensor_of(array_of(pixels.data).astype("uint8")), pixels.kind)
 
 
