@@ -83,7 +83,7 @@ def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
 codec.prepare(ReasoningConfig, codec.drop_nulls)
 codec.prepare(ResponsesBody, _prepare_body)
 
-FIELDS = field_names(ResponsesBody) | {"input", "tools", "tool_choice", "text", "previous_response_id", "prompt"}
+FIELDS = field_names(ResponsesBody) | {"input", "tools", "tool_choice", "text", "previous_response_id", "prompt", "conversation"}
 
 
 def parse(body: Mapping[str, Json], history: Sequence[Json] | None = None) -> ChatRequest:
@@ -143,6 +143,9 @@ def _check(given: ResponsesBody, body: Mapping[str, Json], resumes: bool) -> Non
         )
         error.type = "invalid_request_error"
         raise error
+    if body.get("conversation") is not None:
+        # Unknown fields are ignored, but an answer without what was said before would be to another question.
+        raise BadRequest("conversation is not supported: use previous_response_id or send the items", "conversation")
     if body.get("prompt") is not None:
         raise BadRequest("prompt template is not supported (parameter=prompt)", "prompt")
     if given.background and not given.store:

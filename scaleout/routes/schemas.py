@@ -55,6 +55,7 @@ READ_BY_HAND: Mapping[str, dict[str, Schema]] = {
         "text": {"type": "object"},
         "previous_response_id": _TEXT,
         "prompt": {"type": "null"},
+        "conversation": {"type": "null"},
     },
 }
 """Fields that no class holds, since their readers name the place of a fault more exactly."""

@@ -205,6 +205,11 @@ def test_an_id_that_is_none_is_refused(server: Server, previous: Json) -> None:
     refused(answer, 400, "body.previous_response_id")
 
 
+def test_a_conversation_of_another_kind_is_refused(server: Server) -> None:
+    answer = server.post(PATH, {"model": "m", "input": "x", "conversation": {"id": "conv_1"}})
+    assert "previous_response_id" in refused(answer, 400, "conversation")
+
+
 def test_the_official_client_uses_all_of_it(server: Server) -> None:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
         first = client.responses.create(model="m", input="one", background=True, max_output_tokens=200)
