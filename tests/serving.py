@@ -80,7 +80,7 @@ class Server:
 
 
 @contextmanager
-def serving(app: web.Application) -> Iterator[Server]:
+def serving(app: web.Application, port: int = 0) -> Iterator[Server]:
     """Start `app` in a thread with an event loop of its own."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
@@ -89,9 +89,9 @@ def serving(app: web.Application) -> Iterator[Server]:
 
     async def start() -> int:
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port: int = runner.addresses[0][1]
-        return port
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        bound: int = runner.addresses[0][1]
+        return bound
 
     try:
         yield Server(app, asyncio.run_coroutine_threadsafe(start(), loop).result(60), loop)

@@ -8,9 +8,10 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -34,10 +35,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def run_peer(log: Path, *arguments: str) -> Iterator[PeerServer]:
-    """The peer's command with `arguments`, from its first healthy answer to the end of the tests."""
+def run_peer(log: Path, *arguments: str, **variables: str) -> Iterator[PeerServer]:
+    """The peer's command with `arguments` and environment `variables`, from its first healthy answer to the end of the tests."""
     port = free_port()
-    environ = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    environ = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", **variables}
     command = [os.environ["SCALEOUT_PEER"], *arguments, "--port", str(port), "--host", "127.0.0.1"]
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environ, start_new_session=True)
@@ -67,6 +68,16 @@ def peer_command() -> str:
     if not command:
         pytest.skip("SCALEOUT_PEER does not name the reference server's command")
     return command
+
+
+@pytest.fixture(scope="session")
+def start_peer(peer_command: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """`with start_peer(*arguments, **variables) as server`: a peer of a test's own."""
+
+    def start(*arguments: str, **variables: str) -> Any:
+        return run_peer(tmp_path_factory.mktemp("peer") / "peer.log", *arguments, **variables)
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 from driving import OURS, WIRES, config_of, remote, run_engine, run_wire
 from serving import Server, serving
-from tour import BY_NAME, WISHES, Wish, ask, by_choice, joined
+from wishes import BY_NAME, WISHES, Wish, ask, by_choice, joined
 
 from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode

@@ -24,7 +24,8 @@ DIALECTS: Mapping[str, type[EngineDialect]] = {
     "sglang": SglangWire,
     "llamacpp": LlamacppWire,
 }
-ABSENT = (404, 405, 501)
+ABSENT = (403, 404, 405, 501)
+"""vLLM answers 403 on routes that are switched off."""
 
 PROBE = (
     "Hello, world! It's 10:45; don't you'll I'M\n\n\tdef f(x: int) -> dict:  # 3.14159\r\n"
@@ -66,8 +67,8 @@ async def _ask(link: Link, path: str, body: Json = None) -> Said:
         said = await (link.get(path) if body is None else link.post(path, dumps(body)))
     except Fault as fault:
         raise Unreachable(str(fault)) from fault
-    if said.status in (401, 403):
-        raise Refused(f"it wants another key ({said.status} on {path}); see --engine-api-key")
+    if said.status == 401:
+        raise Refused(f"it wants another key (401 on {path}); see --engine-api-key")
     if said.status in (429, 502, 503, 504):
         raise Unreachable(f"it is not ready ({said.status} on {path})")
     return said

@@ -102,18 +102,24 @@ class Call:
             while piece := await self._read(response):
                 self.heard = loop.time()
                 self.started = True
-                events = []
-                for event in reader.feed(piece):
-                    if event.data == DONE:
-                        done = True
-                    else:
-                        events.append(as_json(event.data))
+                events: list[Json] = []
+                fault = None
+                try:
+                    for event in reader.feed(piece):
+                        if event.data == DONE:
+                            done = True
+                        else:
+                            events.append(as_json(event.data))
+                except EventTooLong:
+                    fault = Broken(f"an event of the engine's stream is longer than {MOST_BYTES} bytes")
+                except Broken as broken:
+                    fault = broken
                 if events:
                     yield events
+                if fault is not None:
+                    raise fault
             if not done and reader.holds_something:
                 raise Lost("the engine's stream ended inside an event")
-        except EventTooLong:
-            raise Broken(f"an event of the engine's stream is longer than {MOST_BYTES} bytes") from None
         finally:
             link.calls.discard(self)
             if response is not None:
