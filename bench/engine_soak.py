@@ -18,7 +18,7 @@ from statistics import median
 
 import psutil
 
-from bench.engine_cpu import MODEL
+from bench.engine_load import MODEL
 from scaleout.core import GenerateRequest, SamplingParams
 from scaleout.errors import BadRequest, Overloaded
 from scaleout.generate.engine import Engine, open_engine

@@ -1,4 +1,4 @@
-"""`python -m bench.engine_cpu [MODEL]`: our engine beside the peer's on this machine's processor, with equal threads.
+"""`python -m bench.engine_load [MODEL]`: our engine beside the peer's on this machine's processor, with equal threads.
 
 Both run as servers that take and give token ids. Rounds alternate, every prompt is new to both, and a ratio is the median over pairs of
 neighbouring rounds. The peer's command is `SCALEOUT_PEER`, or `.cache/peer/venv/bin/vllm`.
@@ -66,7 +66,7 @@ class Server:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.engine_cpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.engine_load", description=__doc__)
     parser.add_argument("model", nargs="?", default=str(MODEL), help="a folder with weights. Default: the demo's model")
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine. Default: all cores"

@@ -1,4 +1,4 @@
-"""`python -m bench.engine_gpu`: decode and prefill rates of our engine on a GPU, against its memory and against transformers.
+"""`python -m bench.gpu_engine`: decode and prefill rates of our engine on a GPU, against its memory and against transformers.
 
 A Llama of about a billion random weights. Decoding is bound by memory: each step reads all weights once, and the keys and values of
 every sequence; the share says how much of the device's own copying speed that is. Takes under four minutes. `--device cpu --tiny` runs
@@ -60,7 +60,7 @@ class Limits:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.engine_gpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu_engine", description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--batches", default="1,4,16,64")
