@@ -112,5 +112,6 @@ def test_a_real_tour_is_the_same_everywhere(real: dict[str, dict[str, Json]], st
 
 
 @pytest.mark.engine
+@pytest.mark.timeout(300)
 def test_the_small_model_knows_its_way(real: dict[str, dict[str, Json]]) -> None:
     assert "Paris" in real["standard"]["chat"]["whole"]["choices"][0]["message"]["content"]
