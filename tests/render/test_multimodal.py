@@ -275,3 +275,87 @@ def test_pixels_travel_as_the_models_engines_want_them(name: str, open_model: Ca
     pixels = (features.items[0].fields or {})["pixel_values"].data
     assert isinstance(pixels, Tensor)
     assert pixels.dtype == ("uint8" if name in RAW else "float32")
+
+
+# ---------------------------------------------------------------------------------------------- films
+
+
+def film(seconds: float, rate: int = 8, still: bool = False, size: tuple[int, int] = (224, 168)) -> bytes:
+    av = pytest.importorskip("av")
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as out:
+        stream = out.add_stream("mpeg4", rate=rate)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        for i in range(round(seconds * rate)):
+            image = picture(*size, seed=0 if still else i)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(np.asarray(image), format="rgb24")))
+        out.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
+def shown(data: bytes, front: Front) -> GenerateRequest:
+    url = f"data:video/mp4;base64,{b64encode(data).decode()}"
+    part = Part("video_url", None, {"video_url": {"url": url}})
+    return render(front, [Message("user", [Part("text", "See: "), part])])
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+def test_frames_are_taken_evenly_and_stand_in_the_prompt(name: str, open_model: Callable[[str], Front]) -> None:
+    rendered = shown(film(6.0), open_model(name))
+    assert rendered.features is not None
+    (item,) = rendered.features.items
+    assert item.fields is not None
+    times, down, across = array_of(item.fields["video_grid_thw"].data).tolist()
+    assert times == 6  # two frames a second, two of them to a step
+    assert item.length == list(rendered.token_ids).count(151656) == times * down * across // 4
+    assert array_of(item.fields["pixel_values_videos"].data).shape == (times * down * across, 1176)
+    if name == "qwen2_5_vl":
+        assert array_of(item.fields["second_per_grid_ts"].data).tolist() == 1.0
+
+
+def test_a_still_film_is_a_picture_many_times(open_model: Callable[[str], Front]) -> None:
+    """Its patches are those that the image processor makes of one frame."""
+    av = pytest.importorskip("av")
+    front = open_model("qwen2_vl")
+    data = film(2.0, still=True)
+    with av.open(io.BytesIO(data)) as opened:
+        frame = next(opened.decode(video=0)).to_image()
+    rendered = shown(data, front)
+    assert rendered.features is not None
+    fields = rendered.features.items[0].fields
+    assert fields is not None
+    patches = array_of(fields["pixel_values_videos"].data)
+    assert front.renderer.multimodal is not None
+    processor = front.renderer.multimodal.kinds["video"].processor  # type: ignore[attr-defined]
+    size = {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28}
+    own = processor([frame], size=size, do_rescale=False, do_normalize=False, return_tensors="np")["pixel_values"]
+    first, its = (one[: len(own)].reshape(len(own), 3, 2, 14, 14)[:, :, 0] for one in (patches, own))
+    assert np.array_equal(first, its)  # later frames differ a little: the encoder has its way
+    assert np.abs(patches.astype(int) - np.tile(own, (len(patches) // len(own), 1))).mean() < 2
+    finished = front.renderer.finish(rendered).features
+    assert finished is not None
+    floats = (finished.items[0].fields or {})["pixel_values_videos"].data
+    assert isinstance(floats, Tensor)
+    assert floats.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x00\x00\x00\x20ftypmp42" + bytes(40), "no film"),
+        (b"#EXTM3U\nfile:///etc/passwd\n", "no film"),
+        (b"GIF89a", "no film"),
+    ],
+    ids=["cut", "playlist", "picture"],
+)
+def test_what_is_no_film_is_refused(data: bytes, words: str, open_model: Callable[[str], Front]) -> None:
+    pytest.importorskip("av")
+    with pytest.raises(BadRequest, match=words) as caught:
+        shown(data, open_model("qwen2_vl"))
+    assert caught.value.param == "messages.0.content.1"
+
+
+def test_a_model_that_tells_the_time_takes_no_films_yet(open_model: Callable[[str], Front]) -> None:
+    with pytest.raises(BadRequest, match="takes no video input, only image"):
+        shown(b"x", open_model("qwen3_vl"))

@@ -68,7 +68,7 @@ def open_modality(model: MediaModel, limits: MediaLimits) -> ImageModality | Non
     if family.raw(model) and hasattr(processor, "patchify"):
         processor.patchify = cut_patches
     gate = PixelGate(limits.max_image_pixels)
-    tones = _tones(processor, scoped(limits.processor_kwargs, "image")) if family.raw(model) else None
+    tones = find_tones(processor, scoped(limits.processor_kwargs, "image")) if family.raw(model) else None
     return ImageModality(model, family, family.slots(model), processor, limits, gate, tones)
 
 
@@ -132,18 +132,7 @@ class ImageModality:
         return Processed(fields, self.family.expand(self.model, self.processor, inputs), size)
 
     def finish(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
-        """The same with pixels in the model's range, exactly as the processor would have brought them there."""
-        import numpy as np
-
-        pixels = fields.get("pixel_values")
-        if self.tones is None or pixels is None or not isinstance(pixels.data, Tensor) or pixels.data.dtype != "uint8":
-            return fields
-        shape = pixels.data.shape
-        values = array_of(pixels.data).reshape(shape[0] if len(shape) == 2 else 1, 3, -1)
-        ranged = np.empty(values.shape, "float32")
-        for channel in range(3):
-            np.take(self.tones[channel], values[:, channel], out=ranged[:, channel])
-        return {**fields, "pixel_values": Field(tensor_of(ranged.reshape(shape)), pixels.kind)}
+        return in_range(fields, "pixel_values", self.tones)
 
     def content_key(self, file: MediaFile, io_kwargs: Mapping[str, Json]) -> Any:
         """The file's bytes, and how its colours were changed where they were."""
@@ -217,6 +206,21 @@ class ImageModality:
         return dict(kwargs)
 
 
+def in_range(fields: Mapping[str, Field], name: str, tones: Any) -> Mapping[str, Field]:
+    """The same with pixels in the model's range, exactly as the processor would have brought them there."""
+    import numpy as np
+
+    pixels = fields.get(name)
+    if tones is None or pixels is None or not isinstance(pixels.data, Tensor) or pixels.data.dtype != "uint8":
+        return fields
+    shape = pixels.data.shape
+    values = array_of(pixels.data).reshape(shape[0] if len(shape) == 2 else 1, 3, -1)
+    ranged = np.empty(values.shape, "float32")
+    for channel in range(3):
+        np.take(tones[channel], values[:, channel], out=ranged[:, channel])
+    return {**fields, name: Field(tensor_of(ranged.reshape(shape)), pixels.kind)}
+
+
 def cut_patches(image: Any, patch_size: int, merge_size: int, temporal_patch_size: int) -> tuple[Any, int, int]:
     """A picture [channel, height, width] as rows of patches, in the order in which the model merges them; and how many down and across.
 
@@ -240,7 +244,7 @@ def _as_bytes(pixels: Field) -> Field:
     return Field(tensor_of(array_of(pixels.data).astype("uint8")), pixels.kind)
 
 
-def _tones(processor: Any, changed: Mapping[str, Any]) -> Any:
+def find_tones(processor: Any, changed: Mapping[str, Any]) -> Any:
     """What rescaling and normalising make of the values 0 to 255: the processor's own arithmetic, done once."""
     import numpy as np
 
