@@ -14,8 +14,11 @@ from scaleout.config import Mode, ModeConfig
 from scaleout.dialects import chat
 from scaleout.errors import BadRequest, ConfigError
 from scaleout.pipeline import Front
+from scaleout.pipeline.demands import demand_calls, thinking_markers
 from scaleout.pipeline.stages import open_front
 from scaleout.tokenizer import load_model_files
+from tests.derender.recorded import open_derenderer
+from tests.parsers.recorded import families
 from tests.parsers.templates import TEMPLATES
 
 
@@ -102,3 +105,40 @@ def test_the_operator_may_name_one_of_the_models_templates(tiny_model: Callable[
         rendered("ragg", several)
     with pytest.raises(ConfigError, match="the model has none at all"):
         rendered("rag", None)
+
+
+@pytest.mark.parametrize(
+    ("family", "markers"),
+    [
+        ("qwen3", ("<think>", "</think>")),
+        ("mistral", ("[THINK]", "[/THINK]")),
+        ("gemma4", ("<|channel>", "<channel|>")),
+        *((name, None) for name in ("hermes", "granite", "hunyuan_a13b", "olmo3", "gpt_oss")),
+    ],
+)
+def test_an_engine_learns_which_ids_hold_a_thought(
+    family: str, markers: tuple[str, str] | None, family_tokenizer: Callable[[str], Path]
+) -> None:
+    """Where thoughts are text, or a header tells, demands say themselves that a thought may come first."""
+    derenderer = open_derenderer(
+        family_tokenizer(family), families()[family]["tool_parser"], families()[family]["reasoning_parser"]
+    )
+    found = thinking_markers(derenderer.format, derenderer.tokenizer)
+    ids = None if markers is None else [[derenderer.tokenizer.id_of(marker)] for marker in markers]
+    assert (found and [found.start, found.end]) == ids
+
+
+@pytest.mark.parametrize(("tail", "closes"), [("<think>\nHm", True), ("", False)])
+def test_a_demand_looks_at_the_prompt(tail: str, closes: bool, family_tokenizer: Callable[[str], Path]) -> None:
+    derenderer = open_derenderer(family_tokenizer("olmo3"), "olmo3", "olmo3")
+    request = chat.parse(
+        {
+            "messages": [{"role": "user", "content": "q"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "required",
+        }
+    )
+    prompt = derenderer.tokenizer.encode("<|im_start|>assistant\n" + tail, False)
+    demand = demand_calls(derenderer, request, prompt)
+    assert demand is not None
+    assert (json.loads(demand["structural_tag"])["format"]["type"] == "sequence") is closes
