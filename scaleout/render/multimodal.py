@@ -76,8 +76,8 @@ class Multimodal:
     _lock: Lock = field(factory=Lock)
 
     @classmethod
-    def open(cls, model: MediaModel, settings: MediaSettings, tokenizer: Tokenizer) -> Multimodal | None:
-        """None for a model that knows text alone. Raises `ConfigError` where its processors or tokens do not fit."""
+    def open(cls, model: MediaModel, settings: MediaSettings, tokenizer: Tokenizer) -> Multimodal:
+        """Raises `ConfigError` where the model's processors or tokens do not fit."""
         kinds: dict[str, Modality] = {}
         missing: dict[str, str] = {}
         for kind, open_modality in _openers().items():
@@ -89,8 +89,6 @@ class Multimodal:
             if opened is not None:
                 _check_tokens(opened, tokenizer, kind)
                 kinds[kind] = opened
-        if not kinds and not missing:
-            return None
         if kinds:
             try:
                 new_hasher(settings.hasher)
@@ -109,8 +107,9 @@ class Multimodal:
                 "messages",
             )
         if kind not in self.kinds:
-            takes = " and ".join(self.kinds) or "text"
-            raise BadRequest(f"{name} takes no {kind} input, only {takes} beside text.", "messages")
+            takes = " and ".join(self.kinds)
+            what = f"only {takes} beside text" if takes else "since its family is not known here"
+            raise BadRequest(f"{name} takes no {kind} input, {what}.", "messages")
 
     def check_counts(self, refs: Sequence[MediaRef]) -> None:
         """Raises `BadRequest` for more items than are allowed, before any of them is fetched."""

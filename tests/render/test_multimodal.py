@@ -332,7 +332,7 @@ def test_a_still_film_is_a_picture_many_times(open_model: Callable[[str], Front]
     own = processor([frame], size=size, do_rescale=False, do_normalize=False, return_tensors="np")["pixel_values"]
     first, its = (one[: len(own)].reshape(len(own), 3, 2, 14, 14)[:, :, 0] for one in (patches, own))
     assert np.array_equal(first, its)  # later frames differ a little: the encoder has its way
-    assert np.abs(patches.astype(int) - np.tile(own, (len(patches) // len(own), 1))).mean() < 2
+    assert np.abs(patches.astype(int) - np.tile(own, (len(patches) // len(own), 1))).mean() < 5
     finished = front.renderer.finish(rendered).features
     assert finished is not None
     floats = (finished.items[0].fields or {})["pixel_values_videos"].data

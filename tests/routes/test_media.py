@@ -379,3 +379,60 @@ def test_models_say_what_they_do_not_take(
 def test_a_server_tells_which_media_it_takes(server: Server) -> None:
     told = server.ask("GET", "/server_info").json["media"]
     assert told == {"kinds": ["image"], "missing": {}, "mm_payloads": ["tensors", "source", "none"]}
+
+
+def test_the_coupled_routes_take_pictures(serve: Serve, url: str) -> None:
+    """With the engine that repeats its prompt: it got as many slots as the rendered prompt has."""
+    server = serve(Mode.STANDARD)
+    content = [text("hi"), image(url)]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 3}
+    for stream in (False, True):
+        answer = server.ask("POST", CHAT, {**body, "stream": stream})
+        assert answer.status == 200, answer.body
+    count = server.ask("POST", "/tokenize", body).json["count"]
+    usage = server.ask("POST", CHAT, body).json["usage"]
+    assert usage["prompt_tokens"] == count > SLOTS
+    blocks = [{"type": "image", "source": {"type": "url", "url": url}}]
+    messages = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": blocks}]}
+    assert server.ask("POST", "/v1/messages", messages).status == 200
+    parts = [{"type": "input_image", "image_url": url}]
+    responses = server.ask("POST", "/v1/responses", {"input": [{"role": "user", "content": parts}]})
+    assert responses.status == 200
+    follow = {"input": "and now?", "previous_response_id": responses.json["id"]}
+    assert server.ask("POST", "/v1/responses", follow).status == 200
+
+
+STRING_TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] + '\\n' + m['content'] }}<|im_end|>\n{% endfor %}"
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_templates_that_see_text_alone_get_placeholders_in_it(interleaved: bool, vision_model: Path, url: str) -> None:
+    media = MediaOptions(interleave_strings=interleaved)
+    config = ModeConfig(
+        Mode.RENDER_ONLY, model=str(vision_model), chat_template=STRING_TEMPLATE, workers=1, media=media
+    )
+    with serving(make_app(config)) as server:
+        rendered = ask(server, text("one <|image_pad|>"), image(url), text("two"))
+        ids = [one for one in rendered["token_ids"] if one != PAD]
+        shown = server.ask("POST", "/detokenize", {"tokens": ids}).json["prompt"]
+        choice = {"index": 0, "token_ids": [151645], "finish_reason": "stop"}
+        request = {"messages": [{"role": "user", "content": [image(url), text("?")]}]}
+        body = {
+            "model": config.served_model_names[0],
+            "generate_response": {"choices": [choice]},
+            "chat_request": request,
+        }
+        assert server.ask("POST", CHAT + "/derender", body).status == 200
+    assert rendered["token_ids"].count(PAD) == SLOTS
+    picture_text = "<|vision_start|><|vision_end|>"
+    words = f"one <|image_pad|>\n{picture_text}\ntwo" if interleaved else f"{picture_text}\none <|image_pad|>\ntwo"
+    assert shown == f"<|im_start|>user\n{words}<|im_end|>\n"
+
+
+def test_fewer_or_more_placeholders_than_pictures_are_refused(vision_model: Path, url: str) -> None:
+    blind = "{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %}"
+    double = "{% for m in messages %}{% for p in m['content'] %}<|image_pad|>x<|image_pad|>{% endfor %}{% endfor %}"
+    for template, words in ((blind, "no placeholder for 1 of 1"), (double, "Found more '<|image_pad|>'")):
+        config = ModeConfig(Mode.RENDER_ONLY, model=str(vision_model), chat_template=template, workers=1)
+        with serving(make_app(config)) as server:
+            assert words in refused(server, image(url))["message"]
