@@ -12,7 +12,7 @@ from llguidance._tokenizer import TokenizerWrapper
 
 from scaleout.core import Json
 from scaleout.errors import BadRequest
-from scaleout.generate.structural_tag import lark_of
+from scaleout.generate.structural_tag import BLANKS, lark_of
 
 if TYPE_CHECKING:
     from scaleout.tokenizer import Tokenizer
@@ -137,8 +137,8 @@ def _json_grammar(schema: Json, demand: Mapping[str, Json]) -> str:
     if demand.get("disable_additional_properties"):
         schema = _closed(schema)
     options: dict[str, Json] = {"whitespace_flexible": not demand.get("disable_any_whitespace")}
-    if demand.get("whitespace_pattern"):
-        options["whitespace_pattern"] = demand["whitespace_pattern"]
+    if not demand.get("disable_any_whitespace"):
+        options["whitespace_pattern"] = demand.get("whitespace_pattern") or BLANKS
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=options)  # type: ignore[arg-type]
 
 

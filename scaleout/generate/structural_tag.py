@@ -21,6 +21,9 @@ MAX_RULES = 20_000
 
 ANY_TEXT = "(.|\\n)*"
 
+BLANKS = "[ \\n\\r\\t]{1,40}"
+"""Layout between two words of JSON: a line's end and the indentation of the next. Without a bound a weak model says nothing else."""
+
 
 def lark_of(tag: Json, added_ids: Mapping[str, int]) -> str:
     """`added_ids`: spellings of added tokens. A literal that holds one demands that token: spelled out it would be other text.
@@ -69,7 +72,7 @@ class _Writer:
             raise _bad("holds a format that is not an object")
         kinds: Mapping[str, Callable[[Mapping[str, Json], int], str]] = {
             "const_string": lambda shape, depth: self.literal(_text(shape, "value")),
-            "json_schema": lambda shape, depth: f"%json {json.dumps(shape.get('json_schema', True))}",
+            "json_schema": lambda shape, depth: f"%json {json.dumps(_with_blanks(shape.get('json_schema', True)))}",
             "regex": lambda shape, depth: self.terminal(_regex(_text(shape, "pattern"))),
             "any_text": lambda shape, depth: self.free_text(shape),
             "sequence": lambda shape, depth: " ".join(self.parts(shape, depth)) or '""',
@@ -186,6 +189,12 @@ class _Writer:
     def _name(self, kind: str) -> str:
         self._names += 1
         return f"{kind}_{self._names}"
+
+
+def _with_blanks(schema: Json) -> Json:
+    if schema is True:
+        schema = {}
+    return {"x-guidance": {"whitespace_pattern": BLANKS}, **schema} if isinstance(schema, Mapping) else schema
 
 
 def _without(excludes: Sequence[str]) -> str:

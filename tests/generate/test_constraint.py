@@ -110,6 +110,8 @@ CHAT = tag(
             '{"b": 2}',
         ),
         ({"json_object": True}, '{"anything": [1, {}]}', "[1]"),
+        ({"json_object": True}, '{\n                "a": 1\n}', '{"a":' + " " * 50 + "1}"),
+        (tag(call("a", True)), said("a", '{\n  "any":\t1}'), said("a", '{"any":' + "\n" * 50 + "1}")),
         ({"regex": r"\d{3}-[ab]/?"}, "123-a", "12-a"),
         ({"choice": ["yes", "no", 'may"be']}, 'may"be', "maybe"),
         ({"grammar": 'start: "a" b*\nb: "b"'}, "abb", "ba"),
