@@ -24,8 +24,8 @@ from scaleout.generate.remote.board import Seat
 from scaleout.listener import BACKLOG, bind, url
 from scaleout.logs import start_logging
 from scaleout.pipeline import Stages
-from scaleout.pipeline.response_store import open_store
 from scaleout.pipeline.media import keep_torch_out
+from scaleout.pipeline.response_store import open_store
 from scaleout.pipeline.stages import LoadedText
 from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.access_log import log_fields, log_line
