@@ -83,7 +83,15 @@ def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
 codec.prepare(ReasoningConfig, codec.drop_nulls)
 codec.prepare(ResponsesBody, _prepare_body)
 
-FIELDS = field_names(ResponsesBody) | {"input", "tools", "tool_choice", "text", "previous_response_id", "prompt", "conversation"}
+FIELDS = field_names(ResponsesBody) | {
+    "input",
+    "tools",
+    "tool_choice",
+    "text",
+    "previous_response_id",
+    "prompt",
+    "conversation",
+}
 
 
 def parse(body: Mapping[str, Json], history: Sequence[Json] | None = None) -> ChatRequest:

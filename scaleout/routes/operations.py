@@ -104,7 +104,11 @@ def media_facts(multimodal: Multimodal | None) -> Json:
     """Which media this server prepares, and as what it takes and writes them; None for a text model."""
     if multimodal is None:
         return None
-    return {"kinds": list(multimodal.kinds), "missing": multimodal.missing, "mm_payloads": ["tensors", "source", "none"]}
+    return {
+        "kinds": list(multimodal.kinds),
+        "missing": multimodal.missing,
+        "mm_payloads": ["tensors", "source", "none"],
+    }
 
 
 async def server_info(request: web.Request) -> web.Response:
