@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytest.importorskip("torch")
+
 from bench.gpu_engine import Limits, main
 
 pytestmark = pytest.mark.engine

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 from media_files import data_url
 from serving import Server, serving
 from split import ask_split, events, ok

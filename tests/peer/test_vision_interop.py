@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("torch")
+
 from attrs import evolve
 from media_files import data_url, picture
 from serving import Server, serving
