@@ -1,4 +1,4 @@
-"""Requests whose pictures are still to be seen. One picture between two steps, so that nobody who generates waits for more than one."""
+"""Requests whose pictures are still to be seen. One look between two steps, so that nobody who generates waits for more than one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Eyes(Protocol):
 
     def known(self, media: Media, i: int) -> bool: ...
 
-    def encode(self, media: Media, i: int) -> None: ...
+    def encode(self, media: Media, i: int) -> None:
+        """One look: item `i`, or as much of it as can be had by itself. `media.rows` has it when all of it was seen."""
 
 
 @define(eq=False)
@@ -46,7 +47,7 @@ class EncodingQueue:
             self.waiting.remove(sequence)
 
     def advance(self) -> tuple[Sequence, RequestError] | None:
-        """Encodes one item at most. Returns a request that failed by it, which the queue has then forgotten."""
+        """One look at most. Returns a request that failed by it, which the queue has then forgotten."""
         if not self.waiting or sum(one.media is not None for one in self.scheduler.waiting) >= AHEAD:
             return None
         sequence, eyes = self.waiting[0], self.eyes

@@ -51,6 +51,8 @@ class Media:
     delta: int = 0
     closed: Sequence[Run] = ()
     rows: dict[int, Any] = field(factory=dict)
+    begun: dict[int, Any] = field(factory=dict)
+    """What the tower's side knows of items that it has seen a part of."""
 
     def missing(self) -> int | None:
         """The first item without its embeddings."""

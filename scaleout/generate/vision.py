@@ -163,19 +163,30 @@ class Vision:
 
     @torch.inference_mode()
     def encode(self, media: Media, i: int) -> None:
-        """Runs the tower on one item. Raises BadRequest if the tower cannot take it, or gives something else than the slots hold."""
+        """Runs the tower on one item, on a CPU on one crop of it where it has crops.
+
+        Raises BadRequest if the tower cannot take it, or gives something else than the slots hold.
+        """
         item = media.items[i]
         assert item.fields is not None
         intake = self.family.intakes[item.modality]
         try:
-            inputs = self._inputs(intake, item.fields)
-            output = getattr(self.model.model, intake.method)(**inputs, return_dict=True)
+            if i not in media.begun:
+                media.begun[i] = self._looks(intake, item.fields), []
+            looks, seen = media.begun[i]
+            output = getattr(self.model.model, intake.method)(**looks[len(seen)], return_dict=True)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
             log.warning("The vision tower cannot take an item of %d slots: %s", item.slots, error)
             raise BadRequest(f"features: the model's tower cannot take item {item.hash}.", "features") from None
-        rows = flat_rows(output.pooler_output)
+        seen.append(flat_rows(output.pooler_output))
+        if len(seen) < len(looks) and sum(map(len, seen)) < item.slots:
+            return
+        del media.begun[i]
+        rows = torch.cat(seen)
+        if len(seen) < len(looks):  # more crops than slots: each gives as many rows
+            raise wrong_count(item.hash, item.slots, len(rows) * len(looks) // len(seen))
         if self.family.deep:
             rows = torch.cat([rows, *(flat_rows(deeper) for deeper in output.deepstack_features)], dim=-1)
         if len(rows) != item.slots:
@@ -185,8 +196,16 @@ class Vision:
         media.rows[i] = rows.to(self.dtype).clone()
         self.cache.put((media.salt, item.hash), Encoded(item.key, media.rows[i], self._steering(item.fields)))
 
-    def _inputs(self, intake: Intake, fields: Mapping[str, Field]) -> dict[str, Any]:
+    def _looks(self, intake: Intake, fields: Mapping[str, Field]) -> list[dict[str, Any]]:
+        """Arguments of the tower, for one call after another."""
         inputs = {name: alone_in_batch(fields[name]) for name in intake.fields if name in fields}
+        looks = [inputs]
+        if intake.crops and self.device.type == "cpu":
+            parts = {name: value.split(1) for name, value in inputs.items()}
+            looks = [dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True)]
+        return [self._arguments(intake, look) for look in looks]
+
+    def _arguments(self, intake: Intake, inputs: dict[str, Any]) -> dict[str, Any]:
         for name in intake.needs_axis:
             if name in inputs:
                 inputs[name] = inputs[name].unsqueeze(0)

@@ -14,7 +14,7 @@ class Intake:
 
     `grid`: the field with the item's grid of patches [time, height, width], of which `merge` by `merge` become one slot. `needs_axis`:
     fields that the method wants with one more axis in front, that of the prompts of a batch. `token`: keys of the configuration with the
-    id of a slot.
+    id of a slot. `crops`: the first axis of every field counts crops, which the tower sees one by one.
     """
 
     method: str
@@ -23,6 +23,7 @@ class Intake:
     grid: str | None = None
     pixels: str = "pixel_values"
     needs_axis: Sequence[str] = ()
+    crops: bool = False
     type_id: int = 1
     """The model's number for tokens of this kind, where positions depend on it."""
 
@@ -54,13 +55,14 @@ _GRID_VIDEO = Intake(
     type_id=2,
 )
 _GRIDS = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
-_PLAIN_IMAGE = Intake("get_image_features", ("pixel_values",), IMAGE_TOKEN)
+_PLAIN_CROPS = Intake("get_image_features", ("pixel_values",), IMAGE_TOKEN, crops=True)
 _SIZED_IMAGE = Intake("get_image_features", ("pixel_values", "image_sizes"), IMAGE_TOKEN)
-_CROPPED_IMAGE = Intake(
+_NESTED_CROPS = Intake(
     "get_image_features",
     ("pixel_values", "pixel_attention_mask"),
     IMAGE_TOKEN,
     needs_axis=("pixel_values", "pixel_attention_mask"),
+    crops=True,
 )
 _QWEN = Family({"image": _GRID_IMAGE, "video": _GRID_VIDEO}, _GRIDS)
 
@@ -69,12 +71,12 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2_5_vl": _QWEN,
     "qwen3_vl": Family({"image": _GRID_IMAGE}, _GRIDS, deep=True),
     "glm4v": Family({"image": _GRID_IMAGE}, _GRIDS),
-    "gemma3": Family({"image": _PLAIN_IMAGE}, closed=True),
+    "gemma3": Family({"image": _PLAIN_CROPS}, closed=True),
     "llava": Family({"image": _SIZED_IMAGE}),
     "llava_onevision": Family({"image": _SIZED_IMAGE}, lone_crop=True),
-    "idefics3": Family({"image": _CROPPED_IMAGE}),
-    "smolvlm": Family({"image": _CROPPED_IMAGE}),
-    "internvl": Family({"image": _PLAIN_IMAGE}),
+    "idefics3": Family({"image": _NESTED_CROPS}),
+    "smolvlm": Family({"image": _NESTED_CROPS}),
+    "internvl": Family({"image": _PLAIN_CROPS}),
     "mistral3": Family({"image": _SIZED_IMAGE}),
 }
 """By `model_type`. Each is compared with transformers' own generation in the tests."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from asking import Answer, ask, opened
 from attrs import evolve, frozen
+from serving import until
 from vision_models import Seeing, changed, first_item, known_by_hash, view
 
 from scaleout.core import Features, Field, GenerateRequest, MediaFeature, SamplingParams
@@ -198,6 +199,30 @@ async def test_an_aborted_picture_leaves_nothing(
         assert (await answer(engine, one.request)).token_ids == one.expected
         stats = engine.stats()
         assert (stats.running, stats.waiting, stats.blocks_free) == (0, 0, stats.blocks_total)
+
+
+async def test_text_goes_on_between_two_crops(
+    seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
+) -> None:
+    """On a CPU a look at one crop takes as long as many steps."""
+    two, text = cases("smolvlm")["two"].request, cases("smolvlm")["text"].request
+    assert two.features is not None
+    crops = sum(item.fields["num_patches"].data.data[0] for item in two.features.items)
+    order: list[str] = []
+
+    async def read(name: str, request: GenerateRequest, count: int) -> None:
+        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+        async for _ in engine.generate(evolve(request, sampling_params=params, stream=True)):
+            order.append(name)
+
+    async with opened(seeing("smolvlm").files, **ROOMY) as engine:
+        writing = asyncio.ensure_future(read("text", text, 200))
+        await until(lambda: bool(order))
+        started = len(order)
+        await read("picture", two, 1)
+        await writing
+    assert crops > 5
+    assert order[started:].index("picture") >= crops - 1
 
 
 # ---------------------------------------------------------------------------------------------- films
