@@ -16,7 +16,7 @@ from scaleout.routes.table import Route
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
-    """The same prompt as `/v1/messages` makes, whatever its length."""
+    """How many tokens a message's prompt has: the prompt that /v1/messages makes, whatever its length."""
     body = await read_json(request)
     front = await request.app[STAGES].front()
 
