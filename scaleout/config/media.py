@@ -121,7 +121,7 @@ class MediaOptions:
     max_image_pixels: int = _media(
         64 << 20,
         integer(1),
-        "Pixels of a picture, and of all being decoded at a time. A small file can hold a huge picture.",
+        "Pixels of a picture, and of all being decoded at a time. A small file can hold a huge one, which takes 13 bytes a pixel.",
         name="--max-image-pixels",
         vllm_env="VLLM_MAX_IMAGE_PIXELS",
     )

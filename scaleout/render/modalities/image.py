@@ -150,17 +150,16 @@ class ImageModality:
         from PIL import ImageOps, UnidentifiedImageError
 
         mode, background = _wishes(io_kwargs)
-        with self._open(file) as opened:
-            try:
-                opened.load()
-            except (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError) as error:
-                raise _damaged() from error
-            try:
-                upright = ImageOps.exif_transpose(opened)
-            except Exception as error:
-                # Orientation is a hint in a block of metadata that many programs write wrongly.
-                LOG.debug("orientation of a picture is not readable: %s", type(error).__name__)
-                upright = opened.copy()
+        upright = self._open(file)
+        try:
+            upright.load()
+        except (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError) as error:
+            raise _damaged() from error
+        try:
+            ImageOps.exif_transpose(upright, in_place=True)  # a copy of a huge picture only where it is turned
+        except Exception as error:
+            # Orientation is a hint in a block of metadata that many programs write wrongly.
+            LOG.debug("orientation of a picture is not readable: %s", type(error).__name__)
         if mode is None or upright.mode == mode:
             return upright
         if mode == "RGB" and (upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info):
