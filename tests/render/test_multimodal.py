@@ -18,6 +18,7 @@ import pytest
 from media_files import data_url, picture
 
 from scaleout.config import Mode, ModeConfig
+from scaleout.config.media import MediaOptions
 from scaleout.core import ChatRequest, GenerateRequest, Message, Part, Tensor
 from scaleout.core.media import MediaSet
 from scaleout.errors import BadRequest
@@ -392,3 +393,15 @@ def test_what_is_transparent_is_white(open_model: Callable[[str], Front]) -> Non
     for url in (clear, f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"):
         message = Message("user", [Part("image_url", None, {"image_url": url})])
         assert (joined(render(open_model("qwen2_vl"), [message]), "pixel_values") == 255).all()
+
+
+def test_the_size_of_frames_can_be_set(model_folder: Callable[[str], Path]) -> None:
+    pytest.importorskip("av")
+    media = MediaOptions(processor_kwargs={"max_pixels": 28 * 28 * 16, "min_pixels": 3136})
+    config = ModeConfig(Mode.RENDER_ONLY, model=str(model_folder("qwen2_vl")), media=media)
+    rendered = shown(film(2.0), open_front(config, load_model_files(config.model)))
+    assert rendered.features is not None
+    fields = rendered.features.items[0].fields
+    assert fields is not None
+    _, down, across = array_of(fields["video_grid_thw"].data).tolist()
+    assert down * across // 4 <= 16

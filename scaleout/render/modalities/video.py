@@ -94,9 +94,7 @@ class VideoModality:
     ) -> Processed:
         import numpy as np
 
-        if kwargs:
-            raise BadRequest("Films take no arguments of a request here.", "mm_processor_kwargs")
-        frames, seconds = self._frames(file, io_kwargs)
+        frames, seconds = self._frames(file, io_kwargs, _read_size(kwargs))
         step = self.processor.temporal_patch_size
         frames += [frames[-1]] * (-len(frames) % step)
         patches, down, across = _cut(np.stack(frames), step, self.processor.patch_size, self.processor.merge_size)
@@ -112,7 +110,7 @@ class VideoModality:
         slots = grid[0] * down * across // self.processor.merge_size**2
         return Processed(fields, [Run(self.slots.slot, slots)], patches.nbytes)
 
-    def _frames(self, file: MediaFile, io_kwargs: Mapping[str, Json]) -> tuple[list[Any], float]:
+    def _frames(self, file: MediaFile, io_kwargs: Mapping[str, Json], size: tuple[int, int]) -> tuple[list[Any], float]:
         """Evenly spaced frames, resized, [channel, height, width] of bytes; and how many seconds they stand for."""
         import av
 
@@ -128,9 +126,9 @@ class VideoModality:
                     raise BadRequest(
                         f"The film's frames have {stream.width} x {stream.height} pixels (--max-image-pixels)."
                     )
-                most = min(self.limits.max_image_pixels // count, SIZE["longest_edge"])
+                most = min(self.limits.max_image_pixels // count, size[1])
                 frames = [
-                    self._resize(frame.to_ndarray(format="rgb24"), most)
+                    self._resize(frame.to_ndarray(format="rgb24"), min(size[0], most), most)
                     for frame in _pick(opened, stream, seconds, count)
                 ]
         except (av.error.FFmpegError, ValueError, OSError, EOFError) as error:
@@ -164,10 +162,9 @@ class VideoModality:
         step = int(self.processor.temporal_patch_size)
         return max(min(wanted, self.limits.max_video_frames) // step, 1) * step
 
-    def _resize(self, frame: Any, most: int) -> Any:
+    def _resize(self, frame: Any, least: int, most: int) -> Any:
         from transformers.image_utils import SizeDict
 
-        least = min(SIZE["shortest_edge"], most)
         factor = self.processor.patch_size * self.processor.merge_size
         return self.processor.resize(
             frame.transpose(2, 0, 1),
@@ -175,6 +172,19 @@ class VideoModality:
             resample=self.processor.resample,
             factor=factor,
         )
+
+
+def _read_size(kwargs: Mapping[str, Json]) -> tuple[int, int]:
+    """Least and most pixels of a frame: `size`, or `min_pixels` and `max_pixels`. Raises `BadRequest` for other arguments."""
+    given = kwargs.get("size") or {}
+    unknown = sorted(kwargs.keys() - {"size", "min_pixels", "max_pixels"})
+    if unknown or not isinstance(given, dict):
+        raise BadRequest("Of films only the size of frames can be set.", f"mm_processor_kwargs.{(*unknown, 'size')[0]}")
+    least = kwargs.get("min_pixels", given.get("shortest_edge", SIZE["shortest_edge"]))
+    most = kwargs.get("max_pixels", given.get("longest_edge", SIZE["longest_edge"]))
+    if not (type(least) is int and type(most) is int and most > 0):
+        raise BadRequest("Pixels are counted in positive integers.", "mm_processor_kwargs.size")
+    return min(max(least, 1), most), most
 
 
 def _pick(opened: Any, stream: Any, seconds: float, count: int) -> Iterator[Any]:
