@@ -342,7 +342,11 @@ class ModeConfig:
         "Encoder. auto takes the fast one where a check at start finds no difference.",
     )
     renderer_threads: int = _render(
-        4, integer(1, 256), "Threads for long render and derender work, each process.", name="--renderer-num-workers"
+        lambda self: min(4, max(2, cores() // self.workers)),
+        integer(1, 256),
+        "Threads for long render and derender work, each process. More of them than cores only keep short requests waiting. "
+        "Default: 2 to 4, by the cores of each process.",
+        name="--renderer-num-workers",
     )
 
     tool_call_parser: str | None = _derender(
