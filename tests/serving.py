@@ -97,9 +97,17 @@ def serving(app: web.Application, port: int = 0) -> Iterator[Server]:
         yield Server(app, asyncio.run_coroutine_threadsafe(start(), loop).result(60), loop)
     finally:
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(close_the_rest(loop), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def close_the_rest(loop: asyncio.AbstractEventLoop) -> None:
+    """Transports are closed in the turns after they were told to."""
+    await loop.shutdown_asyncgens()
+    for _ in range(4):
+        await asyncio.sleep(0)
 
 
 async def until(true: Callable[[], bool]) -> None:
