@@ -7,6 +7,7 @@ absent and the cache does not hold the model, the tests that need it are skipped
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib.util
 import json
 import os
@@ -73,6 +74,14 @@ def fetch(wanted: Path, name: str, *, weights: bool) -> Path:
             if not wanted.exists():
                 _run_recipe(shared / "models" / "fetch.py", CACHE / "models", name, *(["--hf"] if weights else []))
     return wanted.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def let_go() -> Iterator[None]:
+    """A server keeps what it has loaded out of the garbage collector's sight; tests start hundreds, and want each gone at its end."""
+    yield
+    gc.unfreeze()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
