@@ -102,9 +102,11 @@ class Choices:
         states, derenderer = self._states.values(), self.front.derenderer
         thoughts = [state.derender.reasoning for state in states if derenderer.tells_thoughts(state.derender)]
         counted = self._counted or Usage(len(self.head.prompt_token_ids or ()))
+        # Where a stop string ends the answer before the engine's own count, nobody who derenders elsewhere could know what was cached.
+        near = self._counted is not None and self._cached
         return Usage(
             counted.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens,
             sum(state.derender.tokens for state in states),
-            sum(self._cached.values()) if self._cached else counted.cached_tokens,
+            sum(self._cached.values()) if near else counted.cached_tokens,
             sum(thoughts) if thoughts else None,
         )
