@@ -346,12 +346,12 @@ def test_c29_hostile_values_are_refused_at_once(
 
 
 def test_c29_hostile_values_leave_no_memory_behind(server: Server, tokens_only: Server) -> None:
-    for row in HOSTILE:
-        path, body, _ = hostile(row)
-        (tokens_only if path == GENERATE else server).post(path, body)
-    before = psutil.Process(os.getpid()).memory_info().rss
-    for _ in range(20):
-        for row in HOSTILE:
+    """What leaks grows every time; what else happens in this process does not."""
+    growth = []
+    for _ in range(4):
+        before = psutil.Process(os.getpid()).memory_info().rss
+        for row in [row for row in HOSTILE for _ in range(5)]:
             path, body, _ = hostile(row)
             (tokens_only if path == GENERATE else server).post(path, body)
-    assert psutil.Process(os.getpid()).memory_info().rss - before < 50 << 20
+        growth.append(psutil.Process(os.getpid()).memory_info().rss - before)
+    assert min(growth) < 5 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def read_records(shared: Path, family: str) -> list[Record]:
         return [json.loads(line) for line in lines]
 
 
-@cache
+@lru_cache(maxsize=6)  # a tokenizer takes about 100 MB
 def open_derenderer(folder: Path, tool_parser: str | None, reasoning_parser: str | None) -> Derenderer:
     files = load_model_files(str(folder))
     tokenizer = load_tokenizer(files)
