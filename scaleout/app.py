@@ -202,8 +202,11 @@ def run(config: ModeConfig) -> int:
 
 
 def stuck_threads() -> bool:
-    """Whether a worker thread is still at it, a moment after its pool was closed."""
-    workers = [thread for thread in threading.enumerate() if thread.name.startswith(POOL_NAME)]
+    """Whether a thread is still at it, a moment after the pools were closed: one of theirs, or one that checks something after a start.
+
+    The interpreter cannot end such a thread in the middle of a library's work; it would end with an error itself.
+    """
+    workers = [thread for thread in threading.enumerate() if thread.daemon or thread.name.startswith(POOL_NAME)]
     for thread in workers:
         thread.join(1)
     return any(thread.is_alive() for thread in workers)

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
+
+from scaleout.tokenizer.memory import give_back_freed_memory
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
@@ -80,8 +83,13 @@ def fetch(wanted: Path, name: str, *, weights: bool) -> Path:
 def let_go() -> Iterator[None]:
     """A server keeps what it has loaded out of the garbage collector's sight; tests start hundreds, and want each gone at its end."""
     yield
+    for thread in threading.enumerate():
+        # The interpreter must not end while one of them is within a library.
+        if thread.name in ("check encoder", "examine format"):
+            thread.join()
     gc.unfreeze()
     gc.collect()
+    give_back_freed_memory()
 
 
 @pytest.fixture(scope="session")
