@@ -26,7 +26,7 @@ from scaleout.logs import start_logging
 from scaleout.pipeline import Stages
 from scaleout.pipeline.media import keep_torch_out
 from scaleout.pipeline.response_store import open_store
-from scaleout.pipeline.stages import LoadedText
+from scaleout.pipeline.stages import CHECKS, LoadedText
 from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.access_log import log_fields, log_line
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
@@ -202,14 +202,13 @@ def run(config: ModeConfig) -> int:
 
 
 def stuck_threads() -> bool:
-    """Whether a thread is still at it, a moment after the pools were closed: one of theirs, or one that checks something after a start.
-
-    The interpreter cannot end such a thread in the middle of a library's work; it would end with an error itself.
+    """Whether a worker thread is still at it, a moment after its pool was closed; or a check that began with the start, which nobody
+    waits for: the interpreter must not end while it is within a library.
     """
-    workers = [thread for thread in threading.enumerate() if thread.daemon or thread.name.startswith(POOL_NAME)]
-    for thread in workers:
-        thread.join(1)
-    return any(thread.is_alive() for thread in workers)
+    for thread in threading.enumerate():
+        if thread.name.startswith(POOL_NAME):
+            thread.join(1)
+    return any(thread.name.startswith((POOL_NAME, *CHECKS)) for thread in threading.enumerate())
 
 
 def end_at_once(config: ModeConfig, code: int) -> NoReturn:

@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from scaleout.pipeline.stages import CHECKS
 from scaleout.tokenizer.memory import give_back_freed_memory
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -85,7 +86,7 @@ def let_go() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         # The interpreter must not end while one of them is within a library.
-        if thread.name in ("check encoder", "examine format"):
+        if thread.name in CHECKS:
             thread.join()
     gc.unfreeze()
     gc.collect()

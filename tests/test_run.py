@@ -131,6 +131,16 @@ def serve_echo(start: Callable[..., Process], tiny_model: Callable[..., Path]) -
     return run
 
 
+def test_a_server_that_still_checks_its_parts_ends_well(
+    start: Callable[..., Process], tiny_model: Callable[..., Path]
+) -> None:
+    process = start("launch", "render", tiny_model("qwen3"), "--host", "127.0.0.1", "--port", "0", "--workers", "1")
+    process.await_ready()
+    assert "Tokenizer backend" not in process.said()  # what the check says at its end
+    assert process.end() == 0
+    assert "FATAL" not in process.said()
+
+
 def test_a_signal_lets_running_streams_finish_and_refuses_new_work(serve_echo: Callable[..., Process]) -> None:
     process = serve_echo("--shutdown-timeout", "60")
     process.await_ready()

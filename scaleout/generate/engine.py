@@ -260,6 +260,7 @@ class EngineLoop:
         failed: tuple[Sequence, Exception] | None
         try:
             failed = self._unseen.advance()
+        # Of every kind, since a model's own code runs here: only a lost device may end the loop, and the picture's request is told.
         except Exception:
             log.exception("A picture could not be encoded")
             if not self._runner.alive():

@@ -12,6 +12,7 @@ from scaleout.core import AnswerHead, GenerateChunk, GenerateRequest, Json, Toke
 from scaleout.derender import DerenderState
 from scaleout.dialects import Dialect, Request
 from scaleout.generate.engine import Engine
+from scaleout.generate.merging import merge
 from scaleout.pipeline.choices import Choices
 from scaleout.pipeline.derendering import StreamState, derender_whole, open_choice
 from scaleout.pipeline.generating import Watch, generate_chunks, generate_whole
@@ -99,35 +100,14 @@ def _watch_stops(front: Front, request: Request, rendered: GenerateRequest) -> W
     return all_closed
 
 
-async def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest], over: Callable[[int], bool]) -> Chunks:
+def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest], over: Callable[[int], bool]) -> Chunks:
     """The chunks of all prompts as they come. A prompt that is `over` is made no further, whatever the others do."""
-    if len(rendered) == 1:
-        async with aclosing(generate_chunks(engine, for_engine(rendered[0]))) as only:
-            async for chunk in only:
-                yield 0, chunk
-        return
-    ready: asyncio.Queue[tuple[int, GenerateChunk] | Exception | None] = asyncio.Queue(maxsize=2 * len(rendered))
 
-    async def pump(place: int, one: GenerateRequest) -> None:
-        end: Exception | None = None
-        try:
-            async with aclosing(generate_chunks(engine, for_engine(one))) as chunks:
-                async for chunk in chunks:
-                    if over(place):
-                        break
-                    await ready.put((place, chunk))
-        except Exception as error:
-            end = error
-        await ready.put(end)
+    async def one(place: int, request: GenerateRequest) -> Chunks:
+        async with aclosing(generate_chunks(engine, for_engine(request))) as chunks:
+            async for chunk in chunks:
+                if over(place):
+                    break
+                yield place, chunk
 
-    pumps = [asyncio.create_task(pump(i, one)) for i, one in enumerate(rendered)]
-    try:
-        for _ in pumps:
-            while (item := await ready.get()) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-    finally:
-        for one_pump in pumps:
-            one_pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+    return merge([one(place, request) for place, request in enumerate(rendered)])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from attrs import define, evolve, frozen
 
@@ -18,11 +18,8 @@ from scaleout.core.media import MediaRef, MediaSet
 from scaleout.derender import Derenderer
 from scaleout.derender.bounds import DerenderBounds
 from scaleout.errors import BadRequest, ConfigError, NotFound, NotSupported
-from scaleout.generate.backends.remote import RemoteEngine
 from scaleout.generate.engine import Engine, open_engine
 from scaleout.generate.options import EngineOptions, ThinkingMarkers
-from scaleout.generate.remote.board import Seat
-from scaleout.generate.remote.fleet import Listener
 from scaleout.parsers import Format
 from scaleout.pipeline.demands import demand_calls, thinking_markers
 from scaleout.pipeline.engines_elsewhere import remote_options
@@ -33,6 +30,14 @@ from scaleout.render.multimodal import Multimodal
 from scaleout.render.template_set import named_template
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
 from scaleout.tokenizer.fast import require_fast, speed_up
+
+if TYPE_CHECKING:
+    from scaleout.generate.backends.remote import RemoteEngine
+    from scaleout.generate.remote.board import Seat
+    from scaleout.generate.remote.fleet import Listener
+
+CHECKS = ("check encoder", "examine format")
+"""Threads that look at something beside the serving, once after a start."""
 
 
 @define
@@ -126,6 +131,7 @@ class Stages:
         self._seat = seat
         self._front: Front | None = None
         self._loading = asyncio.Lock()
+        self._remote: RemoteEngine | None = None
 
     async def open(self) -> None:
         """Read the model's files, load what the mode needs at once. Raises `ConfigError`."""
@@ -138,9 +144,10 @@ class Stages:
         if self.config.engine_backend is not None:
             options = evolve(engine_options(self.config), thinking=self._thinking_markers)
             engine = await asyncio.to_thread(open_engine, self.files, options, self._load_tokenizer)
-            if isinstance(engine, RemoteEngine):
-                engine.seat, engine.listener = self._seat, self.engine_listener
-                await engine.connect(strict=self._seat is None)
+            if self.config.engine_backend == "remote":
+                self._remote = remote = cast("RemoteEngine", engine)
+                remote.seat, remote.listener = self._seat, self.engine_listener
+                await remote.connect(strict=self._seat is None)
             self.engine = engine
 
     def _adopt(self, front: Front) -> None:
@@ -151,9 +158,7 @@ class Stages:
         """Beside the serving: check the fast encoder, and switch to it where it makes no difference."""
         if self._front is not None and self.config.tokenizer_backend == "auto":
             front = self._front
-            Thread(
-                target=lambda: speed_up(front.tokenizer, front.sample_texts()), name="check encoder", daemon=True
-            ).start()
+            Thread(target=lambda: speed_up(front.tokenizer, front.sample_texts()), name=CHECKS[0], daemon=True).start()
 
     @property
     def encodes_fast(self) -> bool:
@@ -168,7 +173,7 @@ class Stages:
             def examine() -> None:
                 self.findings = examine_format(front)
 
-            Thread(target=examine, name="examine format", daemon=True).start()
+            Thread(target=examine, name=CHECKS[1], daemon=True).start()
 
     @property
     def output_format(self) -> str | None:
@@ -218,9 +223,9 @@ class Stages:
 
     def remote_engine(self) -> RemoteEngine:
         """The engines elsewhere. Raises `NotSupported` where there are none."""
-        if not isinstance(self.engine, RemoteEngine):
+        if self._remote is None:
             raise NotSupported("This server has no engines elsewhere: see --engine-url.")
-        return self.engine
+        return self._remote
 
     def served(self, name: str | None) -> str:
         """The name that answers echo. Raises `NotFound` for a model that this server does not serve."""

@@ -69,7 +69,7 @@ class Metrics:
         self.refused = self._counter("requests_refused", "Requests answered 503: full, loading, leaving, or dead.")
         self.rendered_tokens = self._counter("rendered_tokens", "Prompt tokens that render wrote.")
         self.derendered_tokens = self._counter("derendered_tokens", "Generated tokens that derender read.")
-        self.generated_tokens = self._counter("generated_tokens", "Tokens that the engine made.")
+        self.generated_tokens = self._counter("generated_tokens", "Tokens that the generate route answered.")
         self.neutralised_tokens = self._counter(
             "neutralised_control_tokens", "Special tokens in supplied text, made plain."
         )

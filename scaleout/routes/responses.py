@@ -119,6 +119,7 @@ async def work_in_background(asked: Asked, place: Place, stored: Stored, begun: 
         place.keep(response)
     except RequestError as error:
         message = error.message
+    # Of every kind: no middleware stands around this task, and whoever asks for the response must find that it failed.
     except Exception:
         LOG.exception("response %s failed", asked.head.id)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from scaleout.core import GenerateRequest, TokenDelta
 from scaleout.errors import ConfigError, EngineFailed, NotSupported, Overloaded, RequestError
 from scaleout.generate.admission import check_ids, check_length, check_params, check_repetition
 from scaleout.generate.engine import Engine
+from scaleout.generate.merging import merge
 from scaleout.generate.options import EngineOptions, EngineStats, ModelSource, RemoteOptions
 from scaleout.generate.remote.board import Board, Seat
 from scaleout.generate.remote.comparison import Own
@@ -205,7 +206,7 @@ class RemoteEngine:
         try:
             merged = merge([self._follow(member, exchange, request, live) for exchange in exchanges])
             ended = 0
-            async with aclosing(merged) as deltas:  # type: ignore[type-var]
+            async with aclosing(merged) as deltas:
                 async for delta in deltas:
                     if not live.begun:
                         live.begun = True
@@ -235,7 +236,7 @@ class RemoteEngine:
 
     async def _follow(
         self, member: Member, exchange: Exchange, request: GenerateRequest, live: _Live
-    ) -> AsyncIterator[TokenDelta]:
+    ) -> AsyncGenerator[TokenDelta, None]:
         call = member.link.call()
         live.calls.append(call)
         reading = exchange.reading
@@ -290,35 +291,3 @@ def give_up(fleet: Fleet, faults: Sequence[Fault]) -> RequestError:
         return Overloaded("All engines are full. Try again later.", retry_after=min(busy))
     unreachable = [fault for fault in faults if isinstance(fault, Unreachable)]
     return EngineFailed("No engine can be reached." if unreachable else fleet.absence(), dead=True)
-
-
-async def merge(streams: Sequence[AsyncIterator[TokenDelta]]) -> AsyncIterator[TokenDelta]:
-    """Deltas of all streams as they come. The first fault of one ends all."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:  # type: ignore[type-var]
-            async for delta in only:
-                yield delta
-        return
-    ready: asyncio.Queue[TokenDelta | Exception | None] = asyncio.Queue(maxsize=4 * len(streams))
-
-    async def pump(stream: AsyncIterator[TokenDelta]) -> None:
-        end: Exception | None = None
-        try:
-            async with aclosing(stream) as deltas:  # type: ignore[type-var]
-                async for delta in deltas:
-                    await ready.put(delta)
-        except Exception as error:
-            end = error
-        await ready.put(end)
-
-    pumps = [asyncio.create_task(pump(stream)) for stream in streams]
-    try:
-        for _ in pumps:
-            while (item := await ready.get()) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-    finally:
-        for one in pumps:
-            one.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
