@@ -24,7 +24,6 @@ from scaleout.core import (
     ToolEnd,
     ToolStart,
 )
-from scaleout.derender.by_id import count_ids, cut_by_id
 from scaleout.derender.logprobs import decode_position, decode_prompt, name_ids
 from scaleout.derender.state import (
     VERSION,
@@ -42,11 +41,11 @@ from scaleout.tokenizer.decode_window import (
     EMPTY,
     Step,
     decode_next,
-    decode_steps,
     dump_window,
     flush_window,
     load_window,
     open_window,
+    pieces_of,
 )
 
 Place = Literal["content", "reasoning", "call"]
@@ -119,8 +118,7 @@ class Derenderer:
             if ids[at] in self._boundaries:
                 start = at
                 break
-        _, pieces, _ = decode_next(self.tokenizer, EMPTY, ids[start:])
-        return pieces
+        return pieces_of(decode_next(self.tokenizer, EMPTY, ids[start:])[1])
 
     def thought_is_over(self, prompt_ids: Sequence[int]) -> bool | None:
         """Whether the prompt has closed a thought: then an answer can be constrained from its first token. None: no thoughts here."""
@@ -227,8 +225,7 @@ class Derenderer:
         steps = self._decode(state, delta)
         tail = flush_window(self.tokenizer, state.window) if finishing else []
         if state.parser is None or self.format is None:
-            pieces = [piece for step, _ in steps for piece in step or ()] + tail
-            text = "".join([piece.text for piece in pieces])
+            text = "".join([piece.text for piece in (*pieces_of(steps), *tail)])
             return ([Content(text)] if text else []), None
         events, places = self._feed(self.format, state, steps)
         if finishing:
@@ -240,19 +237,14 @@ class Derenderer:
 
     def _decode(self, state: DerenderState, delta: TokenDelta) -> list[Step]:
         """The delta's ids as pieces for the parser, in as few steps as tell where each id's text goes."""
-        ids = delta.token_ids
         silent = self._silent_in(state, delta)
-        simple = delta.logprobs is None and not self._spelled_thoughts
-        if simple and self.tokenizer.reads_tokens_alone and silent <= self.tokenizer.added_ids:
-            state.window, steps = decode_steps(self.tokenizer, state.window, ids, silent)
-            return steps
-        spoken = ids if silent.isdisjoint(ids) else [one for one in ids if one not in silent]
-        state.window, pieces, counts = decode_next(self.tokenizer, state.window, spoken)
-        if simple and len(spoken) == len(ids):
-            # Text between two markers goes to one place, so nothing is lost by reading it at once.
-            return count_ids(pieces, counts)
-        by_id = iter(cut_by_id(pieces, counts))
-        return [(None, 1) if one in silent else next(by_id) for one in ids]
+        # Text between two markers goes to one place, so nothing is lost by reading it at once; but each logprob has a place of its own.
+        whole = delta.logprobs is None and not self._spelled_thoughts
+        steps: list[Step] = []
+        for ids in [delta.token_ids] if whole else [[one] for one in delta.token_ids]:
+            state.window, more = decode_next(self.tokenizer, state.window, ids, silent)
+            steps += more
+        return steps
 
     def _feed(self, format: Format, state: DerenderState, steps: Sequence[Step]) -> tuple[list[Event], list[Place]]:
         """Feed pieces with how many ids they stand for. Markers belong to what they open and close."""
@@ -322,7 +314,7 @@ class Derenderer:
             state.offset += len(decoded.sampled.token)
             positions.append(decoded)
             if i < len(delta.token_ids):
-                window, _, _ = decode_next(self.tokenizer, window, delta.token_ids[i : i + 1])
+                window, _ = decode_next(self.tokenizer, window, delta.token_ids[i : i + 1])
         return self._spell(state, positions)
 
     def _spell(self, state: DerenderState, positions: list[DecodedPosition]) -> list[DecodedPosition]:

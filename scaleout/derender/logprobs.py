@@ -9,7 +9,7 @@ from attrs import evolve
 from scaleout.codec import finite
 from scaleout.core import DecodedLogprob, DecodedPosition, PositionLogprobs, PromptLogprobs
 from scaleout.tokenizer import Tokenizer
-from scaleout.tokenizer.decode_window import DecodeWindow, decode_next, open_window
+from scaleout.tokenizer.decode_window import DecodeWindow, decode_next, open_window, pieces_of
 
 
 def decode_position(
@@ -25,8 +25,8 @@ def decode_position(
 
 
 def _decode(tokenizer: Tokenizer, window: DecodeWindow, token_id: int, logprob: float | None) -> DecodedLogprob:
-    _, pieces, _ = decode_next(tokenizer, window, [token_id])
-    text = "".join(piece.text for piece in pieces)
+    _, steps = decode_next(tokenizer, window, [token_id])
+    text = "".join(piece.text for piece in pieces_of(steps))
     return DecodedLogprob(token_id, text, None if logprob is None else finite(logprob), tokenizer.token_bytes(token_id))
 
 
@@ -40,7 +40,7 @@ def decode_prompt(tokenizer: Tokenizer, ids: Sequence[int], given: PromptLogprob
         sampled = _decode(tokenizer, window, token_id, own)
         top = [_decode(tokenizer, window, one.token_id, one.logprob) for one in ranked]
         positions.append(DecodedPosition(sampled, top, offset))
-        window, _, _ = decode_next(tokenizer, window, [token_id])
+        window, _ = decode_next(tokenizer, window, [token_id])
         offset += len(sampled.token)
     return positions
 

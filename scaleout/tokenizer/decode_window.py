@@ -1,7 +1,7 @@
 """Ids to text piece by piece, with nothing remembered but the start of an unfinished character.
 
     window = open_window(tokenizer, prompt_tail_ids)
-    window, pieces, counts = decode_next(tokenizer, window, ids)        any number of times
+    window, steps = decode_next(tokenizer, window, ids)                 any number of times
     pieces = flush_window(tokenizer, window)                            once, at the end
 
 However the ids are cut into calls, the text is the same, and it is the text that the library's decoder gives for them in the middle of a
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from codecs import utf_8_decode
 from collections.abc import Sequence
-from itertools import accumulate
 
 from attrs import frozen
 
@@ -59,91 +58,36 @@ def open_window(tokenizer: Tokenizer, prompt_tail_ids: Sequence[int]) -> DecodeW
     return EMPTY
 
 
-def decode_next(
-    tokenizer: Tokenizer, window: DecodeWindow, ids: Sequence[int]
-) -> tuple[DecodeWindow, list[Piece], list[int]]:
-    """Text of the next ids: the new window, the pieces, and per id how many characters of this call's text were out after it.
-
-    Each added token is a piece of its own; the text between two of them is one piece. Unknown ids have no text.
-    """
-    if not tokenizer.reads_tokens_alone:
-        return _decode_in_context(tokenizer, window, ids)
-    table = tokenizer.texts
-    texts = [table[token_id] for token_id in ids]
-    if not window.pending and tokenizer.added_ids.isdisjoint(ids):
-        try:
-            text = "".join(texts)  # type: ignore[arg-type]
-        except TypeError:  # some of them are bytes
-            pass
-        else:
-            return window, [Piece(text)] if text else [], list(accumulate(map(len, texts)))
-    return _decode_bytes(tokenizer, window.pending, ids, texts)
-
-
 Step = tuple[Sequence[Piece] | None, int]
 """Pieces and how many ids they stand for. No pieces: the ids have no text, or not yet. None: silent ids."""
 
 
-def decode_steps(
-    tokenizer: Tokenizer, window: DecodeWindow, ids: Sequence[int], silent: frozenset[int]
+def decode_next(
+    tokenizer: Tokenizer, window: DecodeWindow, ids: Sequence[int], silent: frozenset[int] = frozenset()
 ) -> tuple[DecodeWindow, list[Step]]:
-    """Like `decode_next` for vocabularies whose tokens can be read alone, in fewer operations: one join per run of plain tokens.
+    """Text of the next ids: the new window, and what is certain by now, in as few steps as tell which ids it came from.
 
-    `silent` are added tokens that are passed over.
+    Each added token is a piece of its own; the text between two of them is one piece. Unknown ids have no text. `silent` ids are passed
+    over, as if the text went on without them.
     """
+    if not tokenizer.reads_tokens_alone:
+        return _decode_in_context(tokenizer, window, ids, silent)
     cells = tokenizer.plain.of(ids)
-    pending = window.pending
-    if not pending:
+    if not silent <= tokenizer.added_ids:
+        cells = tuple(None if token_id in silent else cell for token_id, cell in zip(ids, cells, strict=True))
+    if not window.pending:
         try:
             text = "".join(cells)  # type: ignore[arg-type]
         except TypeError:  # some of them are not plain
             pass
         else:
             return window, [([Piece(text)] if text else [], len(cells))] if cells else []
-    steps: list[Step] = []
-    run: list[str] = []
-    at = began = 0
-    while at < len(cells):
-        try:
-            gap = cells.index(None, at)
-        except ValueError:
-            gap = len(cells)
-        if gap > at:
-            text = "".join(cells[at:gap])  # type: ignore[arg-type]
-            if pending and text:
-                run.append(pending.decode(errors="replace"))
-                pending = b""
-            run.append(text)
-            at = gap
-            continue
-        token_id = ids[at]
-        data = tokenizer.texts[token_id]
-        at += 1
-        if type(data) is bytes:
-            pending += data
-            finished, used = utf_8_decode(pending, "replace", False)
-            pending = pending[used:]
-            run.append(finished)
-            continue
-        if token_id not in silent and pending:
-            run.append(pending.decode(errors="replace"))
-            pending = b""
-        if at - 1 > began:
-            steps.append((_joined(run), at - 1 - began))
-            run.clear()
-        if token_id in silent:
-            steps.append((None, 1))
-        else:
-            steps.append(([Piece(str(data), marker=True, special=token_id in tokenizer.special_ids)], 1))
-        began = at
-    if at > began:
-        steps.append((_joined(run), at - began))
-    return DecodeWindow(pending) if pending else EMPTY, steps
+    return _decode_alone(tokenizer, window.pending, ids, cells, silent)
 
 
-def _joined(run: Sequence[str]) -> list[Piece]:
-    text = "".join(run)
-    return [Piece(text)] if text else []
+def pieces_of(steps: Sequence[Step]) -> list[Piece]:
+    """All pieces of some steps."""
+    return [piece for pieces, _ in steps for piece in pieces or ()]
 
 
 def flush_window(tokenizer: Tokenizer, window: DecodeWindow) -> list[Piece]:
@@ -152,54 +96,72 @@ def flush_window(tokenizer: Tokenizer, window: DecodeWindow) -> list[Piece]:
     return [Piece(text)] if text else []
 
 
-class _Pieces:
-    """Pieces in the making: runs of plain text, cut by markers."""
+class _Steps:
+    """Steps in the making: runs of plain text and the ids behind them, cut by markers and silent ids."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._special_ids = tokenizer.special_ids
+    def __init__(self) -> None:
         self._run: list[str] = []
-        self.length = 0
-        self.pieces: list[Piece] = []
+        self._ids = 0
+        self.steps: list[Step] = []
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, ids: int) -> None:
         self._run.append(text)
-        self.length += len(text)
+        self._ids += ids
 
-    def add_marker(self, token_id: int, text: str) -> None:
+    def add_marker(self, text: str, special: bool) -> None:
         self.end_run()
-        self.pieces.append(Piece(text, marker=True, special=token_id in self._special_ids))
-        self.length += len(text)
+        self.steps.append(([Piece(text, marker=True, special=special)], 1))
+
+    def add_silent(self) -> None:
+        self.end_run()
+        self.steps.append((None, 1))
 
     def end_run(self) -> None:
         text = "".join(self._run)
+        # A character that a marker cuts short may have begun in an earlier call: then it is text without an id.
+        if text or self._ids:
+            self.steps.append(([Piece(text)] if text else [], self._ids))
         self._run.clear()
-        if text:
-            self.pieces.append(Piece(text))
+        self._ids = 0
 
 
-def _decode_bytes(
-    tokenizer: Tokenizer, pending: bytes, ids: Sequence[int], texts: Sequence[str | bytes]
-) -> tuple[DecodeWindow, list[Piece], list[int]]:
-    out = _Pieces(tokenizer)
-    counts = []
-    added = tokenizer.added_ids
-    for token_id, text in zip(ids, texts, strict=True):
-        if isinstance(text, bytes):
-            data = pending + text
-            finished, used = utf_8_decode(data, "replace", False)
-            pending = data[used:]
-            out.add(finished)
-        elif text:
-            if pending:
-                out.add(pending.decode(errors="replace"))
+def _decode_alone(
+    tokenizer: Tokenizer, pending: bytes, ids: Sequence[int], cells: Sequence[str | None], silent: frozenset[int]
+) -> tuple[DecodeWindow, list[Step]]:
+    """Run by run: what stands between two ids that are not plain is joined at once."""
+    out = _Steps()
+    at = 0
+    while at < len(cells):
+        try:
+            gap = cells.index(None, at)
+        except ValueError:
+            gap = len(cells)
+        if gap > at:
+            text = "".join(cells[at:gap])  # type: ignore[arg-type]
+            if pending and text:
+                out.add(pending.decode(errors="replace"), 0)
                 pending = b""
-            if token_id in added:
-                out.add_marker(token_id, text)
-            else:
-                out.add(text)
-        counts.append(out.length)
+            out.add(text, gap - at)
+            at = gap
+            continue
+        token_id = ids[at]
+        at += 1
+        if token_id in silent:
+            out.add_silent()
+            continue
+        data = tokenizer.texts[token_id]
+        if isinstance(data, bytes):
+            pending += data
+            finished, used = utf_8_decode(pending, "replace", False)
+            pending = pending[used:]
+            out.add(finished, 1)
+            continue
+        if pending:
+            out.add(pending.decode(errors="replace"), 0)
+            pending = b""
+        out.add_marker(data, token_id in tokenizer.special_ids)
     out.end_run()
-    return DecodeWindow(pending) if pending else EMPTY, out.pieces, counts
+    return DecodeWindow(pending) if pending else EMPTY, out.steps
 
 
 # ------------------------------------------------------------------------------ vocabularies whose tokens need their neighbours
@@ -213,28 +175,30 @@ def _unread_text(tokenizer: Tokenizer, ids: Sequence[int], read: int) -> str:
 
 
 def _decode_in_context(
-    tokenizer: Tokenizer, window: DecodeWindow, ids: Sequence[int]
-) -> tuple[DecodeWindow, list[Piece], list[int]]:
-    out = _Pieces(tokenizer)
-    counts = []
+    tokenizer: Tokenizer, window: DecodeWindow, ids: Sequence[int], silent: frozenset[int]
+) -> tuple[DecodeWindow, list[Step]]:
+    out = _Steps()
     held, read = window.ids, window.read
     for token_id in ids:
-        if tokenizer.piece(token_id) is None:
-            pass
+        if token_id in silent:
+            out.add_silent()
+        elif tokenizer.piece(token_id) is None:
+            out.add("", 1)
         elif token_id in tokenizer.added_ids:
-            out.add(_unread_text(tokenizer, held, read))
-            out.add_marker(token_id, tokenizer.added_tokens[token_id])
+            out.add(_unread_text(tokenizer, held, read), 0)
+            out.add_marker(tokenizer.added_tokens[token_id], token_id in tokenizer.special_ids)
             held, read = (token_id,), 1
         else:
             held = (*held, token_id)
             text = _unread_text(tokenizer, held, read)
             if not text.endswith(REPLACEMENT) or len(held) - read >= UNREAD_IDS:
-                out.add(text)
                 held = held[-CONTEXT_IDS:]
                 read = len(held)
-        counts.append(out.length)
+            else:
+                text = ""
+            out.add(text, 1)
     out.end_run()
-    return DecodeWindow(ids=held, read=read), out.pieces, counts
+    return DecodeWindow(ids=held, read=read), out.steps
 
 
 # ------------------------------------------------------------------------------------------ windows as JSON

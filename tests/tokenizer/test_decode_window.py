@@ -27,6 +27,7 @@ from scaleout.tokenizer import (
     load_window,
     open_window,
 )
+from scaleout.tokenizer.decode_window import pieces_of
 from scaleout.tokenizer.token_bytes import byte_alphabet, spell_bytes
 from tests.tokenizer.samples import FAMILIES, TEXTS
 
@@ -92,22 +93,29 @@ def any_tokenizer(tokenizer_of: Callable[[str], Tokenizer]) -> Callable[[str], T
 
 
 def decode_in_chunks(
-    tokenizer: Tokenizer, window: DecodeWindow, chunks: Sequence[Sequence[int]], *, through_json: bool = False
-) -> tuple[list[Piece], list[int]]:
-    """Pieces with neighbouring plain ones joined, and the text length after every id, both without the final flush."""
+    tokenizer: Tokenizer,
+    window: DecodeWindow,
+    chunks: Sequence[Sequence[int]],
+    *,
+    through_json: bool = False,
+    flush: bool = True,
+) -> tuple[list[Piece], dict[int, int]]:
+    """Pieces with neighbouring plain ones joined; and the text length by the number of ids, wherever a step ends before the flush."""
     pieces: list[Piece] = []
-    counts: list[int] = []
+    lengths: dict[int, int] = {}
+    done = length = 0
     for chunk in chunks:
         if through_json:
             window = load_window(tokenizer, json.loads(json.dumps(dump_window(window))))
-        before = sum(len(piece.text) for piece in pieces)
-        window, more, lengths = decode_next(tokenizer, window, chunk)
-        assert len(lengths) == len(chunk)
-        assert not lengths or lengths[-1] == sum(len(piece.text) for piece in more)
-        counts += [before + length for length in lengths]
-        pieces += more
-    pieces += flush_window(tokenizer, window)
-    return join(pieces), counts
+        window, steps = decode_next(tokenizer, window, chunk)
+        assert sum(ids for _, ids in steps) == len(chunk)
+        for step, ids in steps:
+            done += ids
+            length += len(text_of(step or ()))
+            lengths[done] = length
+            pieces += step or ()
+    pieces += flush_window(tokenizer, window) if flush else []
+    return join(pieces), lengths
 
 
 def join(pieces: Sequence[Piece]) -> list[Piece]:
@@ -143,10 +151,12 @@ def test_one_text_for_any_chunking(name: str, any_tokenizer: Callable[[str], Tok
     tail = data.draw(st.lists(token, max_size=8))
     marks = data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
     window = open_window(tokenizer, tail)
-    whole = decode_in_chunks(tokenizer, window, [ids])
-    assert decode_in_chunks(tokenizer, window, cut(ids, marks)) == whole
-    assert decode_in_chunks(tokenizer, window, [[token_id] for token_id in ids], through_json=True) == whole
-    for piece in whole[0]:
+    pieces, lengths = decode_in_chunks(tokenizer, window, [[token_id] for token_id in ids], through_json=True)
+    for chunks in ([ids], cut(ids, marks)):
+        whole, ends = decode_in_chunks(tokenizer, window, chunks)
+        assert whole == pieces
+        assert ends.items() <= lengths.items()
+    for piece in pieces:
         if piece.marker:
             assert piece.text in tokenizer.added_tokens.values() or piece.text.strip() == ""
 
@@ -186,9 +196,9 @@ def test_text_equals_the_librarys_decoder(
 def test_every_added_token_is_a_marker(name: str, any_tokenizer: Callable[[str], Tokenizer]) -> None:
     tokenizer = any_tokenizer(name)
     for token_id, content in tokenizer.added_tokens.items():
-        _, pieces, _ = decode_next(tokenizer, DecodeWindow(), [token_id])
-        assert pieces == [
-            Piece(content.replace("▁", " ") if name == "gemma3" else content, True, token_id in tokenizer.special_ids)
+        text = content.replace("▁", " ") if name == "gemma3" else content
+        assert decode_next(tokenizer, DecodeWindow(), [token_id])[1] == [
+            ([Piece(text, True, token_id in tokenizer.special_ids)], 1)
         ]
 
 
@@ -201,8 +211,8 @@ def test_c21_multi_byte_characters_over_chunks(shared_folder: Path) -> None:
         window = open_window(tokenizer, [])
         deltas: list[str | None] = []
         for token_id in run["ids"]:
-            window, pieces, _ = decode_next(tokenizer, window, [token_id])
-            deltas.append(text_of(pieces) or None)
+            window, steps = decode_next(tokenizer, window, [token_id])
+            deltas.append(text_of(pieces_of(steps)) or None)
         last = text_of(flush_window(tokenizer, window))
         if run.get("finish") == "length":  # the final event carries what was held back
             deltas[-1] = (deltas[-1] or "") + last or None
@@ -216,16 +226,34 @@ def test_a_character_cut_by_a_marker_is_replaced_before_it() -> None:
     tokenizer = byte_vocabulary()
     end = tokenizer.id_of("<end>")
     assert end is not None
-    _, pieces, counts = decode_next(tokenizer, open_window(tokenizer, []), [10, 11, end, 12])
-    assert pieces == [Piece(" hi\ufffd"), Piece("<end>", True, True), Piece("\ufffd\ufffd")]
-    assert counts == [3, 3, 9, 11]
+    window, steps = decode_next(tokenizer, open_window(tokenizer, []), [10, 11, end, 12])
+    assert steps == [([Piece(" hi\ufffd")], 2), ([Piece("<end>", True, True)], 1), ([Piece("\ufffd\ufffd")], 1)]
+    window, steps = decode_next(tokenizer, open_window(tokenizer, []), [10, 11])
+    assert steps == [([Piece(" hi")], 2)]
+    assert decode_next(tokenizer, window, [end])[1] == [([Piece("\ufffd")], 0), ([Piece("<end>", True, True)], 1)]
+
+
+@pytest.mark.parametrize("name", ["bytes", "wordpiece", "qwen3"])
+@given(data=st.data())
+def test_silent_ids_are_passed_over(name: str, any_tokenizer: Callable[[str], Tokenizer], data: Any) -> None:
+    tokenizer = any_tokenizer(name)
+    token = st.integers(0, tokenizer.vocab_size - 1) | st.sampled_from(sorted(tokenizer.added_tokens))
+    ids = data.draw(st.lists(token | st.sampled_from(BYTE_IDS.get(name, [0])), max_size=16))
+    silent = frozenset(data.draw(st.lists(st.sampled_from(ids), max_size=3)) if ids else ())
+    window = open_window(tokenizer, [])
+    after, steps = decode_next(tokenizer, window, ids, silent)
+    told = [one for pieces, count in steps for one in [pieces is None] * count]
+    assert told == [one in silent for one in ids]
+    spoken = [one for one in ids if one not in silent]
+    assert after == decode_next(tokenizer, window, spoken)[0]
+    assert join(pieces_of(steps)) == decode_in_chunks(tokenizer, window, [spoken], flush=False)[0]
 
 
 def test_a_prompt_that_ends_within_a_character_is_continued() -> None:
     tokenizer = byte_vocabulary()
     window = open_window(tokenizer, [10, 11])
     assert window.pending == b"\xf0\x9f"
-    assert text_of(decode_next(tokenizer, window, [12, 13])[1]) == "🙂!"
+    assert text_of(pieces_of(decode_next(tokenizer, window, [12, 13])[1])) == "🙂!"
     assert open_window(tokenizer, [11, 12]) == DecodeWindow()
 
 
@@ -235,16 +263,16 @@ def test_a_leading_space_is_kept(name: str, any_tokenizer: Callable[[str], Token
     token_id = tokenizer.id_of("▁the")
     assert token_id is not None
     for tail in ([], [token_id]):
-        assert text_of(decode_next(tokenizer, open_window(tokenizer, tail), [token_id])[1]) == " the"
+        assert text_of(pieces_of(decode_next(tokenizer, open_window(tokenizer, tail), [token_id])[1])) == " the"
 
 
 def test_word_pieces_join_their_neighbours(any_tokenizer: Callable[[str], Tokenizer]) -> None:
     tokenizer = any_tokenizer("wordpiece")
     spellings = ["the", "un", "##aff", "##able", ",", "cat", "##s"]
     ids = [token_id for word in spellings if (token_id := tokenizer.id_of(word)) is not None]
-    pieces, counts = decode_in_chunks(tokenizer, open_window(tokenizer, []), [[token_id] for token_id in ids])
+    pieces, lengths = decode_in_chunks(tokenizer, open_window(tokenizer, []), [[token_id] for token_id in ids])
     assert text_of(pieces) == tokenizer.decode(ids, False) == "the unaffable , cats"
-    assert counts == [3, 6, 9, 13, 15, 19, 20]
+    assert [*lengths.values()] == [3, 6, 9, 13, 15, 19, 20]
 
 
 @pytest.mark.parametrize("name", ["bytes", "wordpiece", "qwen3"])
@@ -298,7 +326,7 @@ def test_work_per_id_does_not_grow(any_tokenizer: Callable[[str], Tokenizer]) ->
         for _ in range(5):
             start = time.perf_counter()
             for token_id in part:
-                window, _, _ = decode_next(tokenizer, window, [token_id])
+                window, _ = decode_next(tokenizer, window, [token_id])
             best = min(best, time.perf_counter() - start)
         assert len(json.dumps(dump_window(window))) < 20
         return best
