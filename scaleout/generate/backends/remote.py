@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from secrets import token_hex
@@ -13,6 +14,7 @@ from attrs import define, evolve, field
 from scaleout.core import GenerateRequest, TokenDelta
 from scaleout.errors import ConfigError, EngineFailed, NotSupported, Overloaded, RequestError
 from scaleout.generate.admission import check_ids, check_length, check_params, check_repetition
+from scaleout.generate.attendance import Attendance
 from scaleout.generate.engine import Engine
 from scaleout.generate.merging import merge
 from scaleout.generate.options import EngineOptions, EngineStats, ModelSource, RemoteOptions
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 MOST_FAILED = 2
 """Engines that may be lost to one request, or fail on it: a request that breaks engines must not go through all of them."""
 ABORTED = "aborted"
+LAST_SECONDS = 2.0
+"""After the grace period: how long aborted requests have to leave."""
+UNBOUNDED = sys.maxsize
+"""Choices at one time: it is the engines that know how many they can take."""
 
 
 def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: LoadTokenizer | None = None) -> Engine:
@@ -92,9 +98,8 @@ class RemoteEngine:
     seat: Seat | None = None
     listener: Listener | None = None
     _fleet: Fleet | None = None
-    _live: dict[str, list[_Live]] = field(factory=dict)
+    _attendance: Attendance[_Live] = field(factory=lambda: Attendance(UNBOUNDED))
     _stats: EngineStats = field(factory=EngineStats)
-    _closing: asyncio.Event | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -126,16 +131,12 @@ class RemoteEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
         fleet = self.fleet
-        if self._closing is not None:
-            raise Overloaded("The server is shutting down.")
         self._check(request)
         n = request.sampling_params.n
         live = _Live(set(range(n)))
-        self._live.setdefault(request.request_id, []).append(live)
-        self._stats.running += n
-        self._stats.prompt_tokens += len(request.token_ids)
         sent = evolve(request, request_id=f"{request.request_id[:200]}-{token_hex(3)}")
-        try:
+        with self._attendance.enter(request, live):
+            self._stats.prompt_tokens += len(request.token_ids)
             async with aclosing(self._try_engines(fleet, sent, live)) as deltas:  # type: ignore[type-var]
                 async for delta in deltas:
                     self._stats.generated_tokens += len(delta.token_ids)
@@ -143,14 +144,6 @@ class RemoteEngine:
                         live.open.discard(delta.index)
                         self._stats.finished[delta.finish_reason] = self._stats.finished.get(delta.finish_reason, 0) + 1
                     yield delta
-        finally:
-            self._stats.running -= n
-            same_id = self._live[request.request_id]
-            same_id.remove(live)
-            if not same_id:
-                del self._live[request.request_id]
-            if self._closing is not None and not self._live:
-                self._closing.set()
 
     def _check(self, request: GenerateRequest) -> None:
         """An id outside the vocabulary can end an engine: it never leaves this server."""
@@ -254,23 +247,19 @@ class RemoteEngine:
             yield delta
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        for request_id in request_ids:
-            for live in self._live.get(request_id, ()):
-                live.abort()
+        for live in self._attendance.named(request_ids):
+            live.abort()
 
     def health(self) -> None:
         self.fleet.health()
 
     def stats(self) -> EngineStats:
-        return evolve(self._stats, finished=dict(self._stats.finished))
+        return evolve(self._stats, running=self._attendance.taken, finished=dict(self._stats.finished))
 
     async def close(self, grace: float = 0) -> None:
-        self._closing = asyncio.Event()
-        for wait in (grace, 2.0):
-            if self._live:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), wait)
-            await self.abort(list(self._live))
+        for wait in (grace, LAST_SECONDS):
+            await self._attendance.drain(wait)
+            await self.abort(self._attendance.everybody())
         fleet, self._fleet = self._fleet, None
         if fleet is not None:
             await fleet.close()
