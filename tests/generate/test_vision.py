@@ -149,7 +149,11 @@ async def test_a_hash_alone_finds_what_was_seen(
         with pytest.raises(BadRequest, match=r"features: item \S+ is not in the cache; send its data"):
             await answer(engine, by_hash)
         assert (await answer(engine, two.request)).token_ids == two.expected
+        before = engine.stats()
+        assert (before.encoder_cache_hits, before.encoder_cache_misses) == (0, 3)  # the hash, then two pictures
+        assert before.encoder_cache_bytes > sum(item.length for item in two.request.features.items) * 32 * 4  # type: ignore[union-attr]
         assert (await answer(engine, by_hash)).token_ids == two.expected
+        assert engine.stats().encoder_cache_hits == 2
         with pytest.raises(BadRequest, match="not in the cache"):
             await answer(engine, evolve(by_hash, cache_salt="other"))
         first = first_item(by_hash)
@@ -177,6 +181,7 @@ async def test_a_small_cache_forgets(
     one = cases("llava")["one"]
     async with opened(seeing("llava").files, encoder_cache_memory=0, enable_prefix_caching=False, **ROOMY) as engine:
         assert await all_answers(engine, [one] * 4) == [one.expected] * 4
+        assert engine.stats().encoder_cache_bytes == engine.stats().encoder_cache_hits == 0
         with pytest.raises(BadRequest, match="not in the cache"):
             await answer(engine, evolve(one.request, features=known_by_hash(one.request.features)))
 
@@ -212,8 +217,8 @@ async def test_text_goes_on_between_two_crops(
 
     async def read(name: str, request: GenerateRequest, count: int) -> None:
         params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
-        async for _ in engine.generate(evolve(request, sampling_params=params, stream=True)):
-            order.append(name)
+        async for delta in engine.generate(evolve(request, sampling_params=params, stream=True)):
+            order.extend([name] * len(delta.token_ids))
 
     async with opened(seeing("smolvlm").files, **ROOMY) as engine:
         writing = asyncio.ensure_future(read("text", text, 200))
