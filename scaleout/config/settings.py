@@ -215,6 +215,11 @@ class EngineOptions:
     kv_cache_memory_bytes: int | None = _engine(
         None, integer(1, words={"auto": None}), "Bytes of the KV cache. Default: what the share above leaves."
     )
+    encoder_cache_memory_bytes: int = _engine(
+        256 << 20,
+        integer(0),
+        "Bytes of what the model made of pictures and sounds, kept for other requests. 0 keeps nothing.",
+    )
     block_size: int | None = _engine(
         None,
         integer(1, 1024, words={"auto": None}),

@@ -61,10 +61,16 @@ class EncoderCache:
         with self._lock:
             key = self._key_of.get(name)
             if key is None:
+                self.misses += 1
                 return None
             self.hits += 1
             self._entries.move_to_end(key)
             return self._entries[key]
+
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        return self._held
 
     def put(self, name: tuple[str, str], entry: Encoded) -> None:
         """Keeps it, at the cost of those that were not used for longest. One that is larger than the bound is not kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 from typing import Protocol
 
 from attrs import define, field
@@ -26,6 +27,9 @@ class Eyes(Protocol):
 
     def encode(self, media: Media, i: int) -> None:
         """One look: item `i`, or as much of it as can be had by itself. `media.rows` has it when all of it was seen."""
+
+    def counts(self) -> Mapping[str, int]:
+        """The part of `EngineStats` that tells of the encoder cache. From any thread."""
 
 
 @define(eq=False)

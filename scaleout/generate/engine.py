@@ -165,7 +165,8 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         now = self._scheduler.stats
-        return evolve(now, finished=dict(now.finished))
+        seen = {} if self._eyes is None else self._eyes.counts()
+        return evolve(now, finished=dict(now.finished), **seen)
 
     async def close(self, grace: float = 0) -> None:
         self._drained = asyncio.Event()

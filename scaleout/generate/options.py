@@ -63,7 +63,7 @@ class EngineOptions:
 
     `kv_cache_memory` is in bytes; without it a GPU gives `gpu_memory_utilization` of its memory, a CPU a share of what is free.
     `max_queued` bounds the choices that wait for a place: beyond it a request is refused at once instead of growing the queue.
-    `encoder_cache_memory`: bytes of embeddings of pictures that are kept for other requests.
+    `encoder_cache_memory`: bytes of embeddings of pictures and sounds that are kept for other requests.
     `max_logprobs` -1 lifts the cap. `seed` fixes the choice of seeds for requests that bring none.
     `thinking` is called at the first request whose answer depends on where thinking ends.
     """
@@ -119,5 +119,8 @@ class EngineStats:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     generated_tokens: int = 0
+    encoder_cache_hits: int = 0
+    encoder_cache_misses: int = 0
+    encoder_cache_bytes: int = 0
     finished: dict[str, int] = field(factory=dict)
     """Choices that ended, by finish reason; `error` counts those that a failed step took along."""

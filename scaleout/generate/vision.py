@@ -152,6 +152,8 @@ class Vision:
 
     def known(self, media: Media, i: int) -> bool:
         """Whether the cache has item `i` of a prompt, which then has it too. Raises BadRequest if it does not fit its place."""
+        if i in media.begun:
+            return False
         item = media.items[i]
         found = self.cache.get(item.key)
         if found is not None:
@@ -160,6 +162,14 @@ class Vision:
             media.rows[i] = found.rows
             self.cache.put((media.salt, item.hash), found)  # under the name that this request has for it
         return found is not None
+
+    def counts(self) -> Mapping[str, int]:
+        cache = self.cache
+        return {
+            "encoder_cache_hits": cache.hits,
+            "encoder_cache_misses": cache.misses,
+            "encoder_cache_bytes": cache.held,
+        }
 
     @torch.inference_mode()
     def encode(self, media: Media, i: int) -> None:

@@ -388,6 +388,7 @@ def engine_options(config: ModeConfig) -> EngineOptions:
         max_logprobs=config.limits.max_logprobs,
         block_size=given.block_size,
         kv_cache_memory=given.kv_cache_memory_bytes,
+        encoder_cache_memory=given.encoder_cache_memory_bytes,
         gpu_memory_utilization=given.gpu_memory_utilization,
         enable_prefix_caching=given.enable_prefix_caching,
         scheduling_policy=given.scheduling_policy,

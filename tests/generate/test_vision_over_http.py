@@ -17,6 +17,7 @@ from vision_models import Seeing, view
 
 from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
+from scaleout.pipeline.stages import engine_options
 
 pytestmark = pytest.mark.engine
 
@@ -99,3 +100,16 @@ def test_a_hash_is_enough_once_the_picture_was_seen(server: Server, front: Serve
     full = {**ok(front.post(f"{CHAT}/render", body())), "cache_salt": "of this test"}
     first, again = (ok(server.post("/inference/v1/generate", one))["choices"] for one in (full, rendered))
     assert [one["token_ids"] for one in first] == [one["token_ids"] for one in again]
+    told = dict(
+        line.split()
+        for line in server.get("/metrics").body.decode().splitlines()
+        if "encoder_cache" in line and line[0] != "#"
+    )
+    assert float(told["scaleout_engine_encoder_cache_hits"]) >= 2
+    assert float(told["scaleout_engine_encoder_cache_misses"]) >= 1
+    assert float(told["scaleout_engine_encoder_cache_bytes"]) > 0
+
+
+def test_the_cache_has_a_flag() -> None:
+    config = ModeConfig.load(["serve", "m", "--encoder-cache-memory-bytes", "8MiB"], {})
+    assert engine_options(config).encoder_cache_memory == 8 << 20

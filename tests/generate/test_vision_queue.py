@@ -109,6 +109,9 @@ class Slow:
         self.remembered.add(media.items[i].key)
         media.rows[i] = True
 
+    def counts(self) -> dict[str, int]:
+        return {}
+
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
