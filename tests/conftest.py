@@ -23,6 +23,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from aiohttp import web_app
 from hypothesis import settings
 
 from scaleout.pipeline.stages import CHECKS
@@ -88,6 +89,8 @@ def let_go() -> Iterator[None]:
         # The interpreter must not end while one of them is within a library.
         if thread.name in CHECKS:
             thread.join()
+    # aiohttp remembers the middlewares of the last 1,024 handlers, and with them each handler's server and its tokenizer.
+    web_app._cached_build_middleware.cache_clear()
     gc.unfreeze()
     gc.collect()
     give_back_freed_memory()

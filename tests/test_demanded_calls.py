@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -87,7 +86,12 @@ class Family:
         return self.constraints.compile(demand)
 
 
-@cache
+@pytest.fixture(scope="module")
+def family(name: str, family_tokenizer: Callable[[str], Path]) -> Family:
+    """Each in turn, for all tests: with its masks a family takes 200 MB."""
+    return open_family(family_tokenizer(name), name)
+
+
 def open_family(folder: Path, name: str) -> Family:
     entry = families()[name]
     derenderer = open_derenderer(folder, entry["tool_parser"], entry["reasoning_parser"])
@@ -106,11 +110,6 @@ def open_family(folder: Path, name: str) -> Family:
         [tokenizer.encode(word, False) for word in group if word.strip()] for group in ((*words, *LAST), ENDS)
     )
     return Family(derenderer, constraints, tokenizer.eos_id, last, ends)
-
-
-@pytest.fixture
-def family_of(family_tokenizer: Callable[[str], Path]) -> Callable[[str], Family]:
-    return lambda name: open_family(family_tokenizer(name), name)
 
 
 def allowed_ids(matcher: Matcher, random: Random) -> list[int]:
@@ -151,10 +150,10 @@ def read(family: Family, request: ChatRequest, ids: list[int], prompt: list[int]
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("name", WITH_CALLS)
-def test_all_that_can_be_said_is_read_as_calls(name: str, choice: str, family_of: Callable[[str], Family]) -> None:
+@pytest.mark.parametrize("name", WITH_CALLS, scope="module")
+def test_all_that_can_be_said_is_read_as_calls(name: str, choice: str, family: Family) -> None:
     """Whatever an engine can say under a demand for calls, by chance, is read as such calls, with arguments that fit the schema."""
-    family, request = family_of(name), CHOICES[choice]
+    request = CHOICES[choice]
     tokenizer = family.derenderer.tokenizer
     demanded = family.compile(request)
     ended = 0
@@ -189,10 +188,9 @@ UNLIKE_MODELS = (
 odd layout;and the peer's words for hermes have no newline between calls."""
 
 
-@pytest.mark.parametrize("name", WITH_CALLS)
-def test_what_models_write_is_let_through(name: str, family_of: Callable[[str], Family], shared_folder: Path) -> None:
+@pytest.mark.parametrize("name", WITH_CALLS, scope="module")
+def test_what_models_write_is_let_through(name: str, family: Family, shared_folder: Path) -> None:
     """A demand lets through what the family's template writes: recorded answers of calls, with a thought or without."""
-    family = family_of(name)
     format, tokenizer = family.derenderer.format, family.derenderer.tokenizer
     assert format is not None
     tried = 0
