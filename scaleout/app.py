@@ -88,7 +88,7 @@ def make_app(
     app[METRICS] = Metrics(
         lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None, metrics_folder
     )
-    stages.on_neutralised = app[METRICS].neutralised_tokens.inc
+    stages.watch = app[METRICS].watch
     if config.engine.urls:
         stages.engine_listener = app[METRICS].watch_engines()
 

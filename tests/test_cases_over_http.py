@@ -206,6 +206,8 @@ def test_c09_a_header_that_is_slightly_off_costs_nothing(
         ids = encoder(server)
         request = {"tools": [tool("open_gate", zone={"type": "string"})]}
         message, finish = derendered(server, ids(GATED[run]), ids("<|start|>assistant"), request, "stop")
+        # It was derendered twice, whole and id by id, and each counts the header once.
+        assert f"scaleout_repaired_headers_total {(0.0, 0.0, 2.0, 2.0)[run]}\n" in server.get("/metrics").body.decode()
     if run == 3:
         assert (message["content"], message["reasoning"], finish) == ("Hi", None, "stop")
     else:

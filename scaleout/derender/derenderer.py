@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 from uuid import NAMESPACE_OID, uuid5
 
@@ -62,10 +62,19 @@ class Derenderer:
     """Knows one tokenizer and at most one output format. Pure: everything about a choice is in its `DerenderState`."""
 
     def __init__(
-        self, tokenizer: Tokenizer, format: Format | None, eos_ids: Sequence[int], *, names_ids: bool = False
+        self,
+        tokenizer: Tokenizer,
+        format: Format | None,
+        eos_ids: Sequence[int],
+        *,
+        names_ids: bool = False,
+        on_repaired: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`names_ids`: write tokens of log probabilities as `token_id:N` in every answer."""
+        """`names_ids`: write tokens of log probabilities as `token_id:N` in every answer. `on_repaired` is told how many headers of
+        the model's were slightly off and read all the same.
+        """
         self._names_ids = names_ids
+        self._on_repaired = on_repaired
         self.tokenizer = tokenizer
         self.format = format
         known = set() if format is None else {i for token in format.tokens if (i := tokenizer.id_of(token)) is not None}
@@ -260,6 +269,9 @@ class Derenderer:
             if pieces:
                 state.parser, more = parsers.feed(format, state.parser, pieces)
                 events += more
+                if state.parser.repaired:
+                    self._on_repaired(state.parser.repaired)
+                    state.parser.repaired = 0
                 place = parsers.place(format, state.parser)
             places += [max(began, place, key=WEIGHTS.__getitem__)] * ids
         return events, places

@@ -109,6 +109,8 @@ class ParserState:
     count: int = field(default=0, metadata=_key("n", _COUNT))
     types: dict[str, dict[str, str]] = field(factory=dict)
     call: CallState | None = field(default=None, metadata=_key("b"))
+    repaired: int = field(default=0, eq=False)
+    """Headers that were read though they were slightly off, and that nobody has counted yet. Is counted before the state travels."""
 
     def copy(self) -> ParserState:
         """A state that can be changed while this one stays."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Literal, cast
 
-from attrs import define, evolve, frozen
+from attrs import evolve, frozen
 
 from scaleout import codec, parsers
 from scaleout.config import Mode, ModeConfig
@@ -25,6 +25,7 @@ from scaleout.pipeline.demands import demand_calls, thinking_markers
 from scaleout.pipeline.engines_elsewhere import remote_options
 from scaleout.pipeline.media import open_multimodal
 from scaleout.pipeline.self_test import Finding, examine_format
+from scaleout.pipeline.tallies import Tallies
 from scaleout.render import ModelFacts, OutputFacts, Renderer, RenderSettings, SamplingDefaults
 from scaleout.render.multimodal import Multimodal
 from scaleout.render.template_set import named_template
@@ -40,17 +41,6 @@ CHECKS = ("check encoder", "examine format")
 """Threads that look at something beside the serving, once after a start."""
 
 
-@define
-class Tally:
-    """A count that is reported to whoever listens by then."""
-
-    listener: Callable[[int], None] | None = None
-
-    def __call__(self, count: int) -> None:
-        if self.listener is not None:
-            self.listener(count)
-
-
 @frozen
 class Front:
     """Everything that knows text. No GPU, no torch."""
@@ -60,7 +50,7 @@ class Front:
     derenderer: Derenderer
     bounds: DerenderBounds
     max_model_len: int
-    neutralised: Tally
+    tallies: Tallies
     finishes: bool = False
     """Whether features are brought into the form of the model's own code before they reach the engine."""
 
@@ -123,8 +113,8 @@ class Stages:
         self.engine: Engine | None = None
         self.findings: Sequence[Finding] = ()
         """What the self-test of the output format found; empty before it ran and where there is none."""
-        self.on_neutralised: Callable[[int], None] | None = None
-        """Told how many control tokens a request's text spelled out."""
+        self.watch: Callable[[Tallies], None] | None = None
+        """Told what is counted, once there is something that counts."""
         self.engine_listener: Listener | None = None
         """Told what happens to engines elsewhere."""
         self._loaded = loaded
@@ -151,7 +141,8 @@ class Stages:
             self.engine = engine
 
     def _adopt(self, front: Front) -> None:
-        front.neutralised.listener = self.on_neutralised
+        if self.watch is not None:
+            self.watch(front.tallies)
         self._front = front
 
     def speed_up(self) -> None:
@@ -276,7 +267,14 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
     tokenizer = load_tokenizer(files)
     eos_ids: Sequence[int] = files.eos_token_ids or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
     chat_format = choose_format(config, files, tokenizer)
-    derenderer = Derenderer(tokenizer, chat_format, eos_ids, names_ids=config.return_tokens_as_token_ids)
+    tallies = Tallies()
+    derenderer = Derenderer(
+        tokenizer,
+        chat_format,
+        eos_ids,
+        names_ids=config.return_tokens_as_token_ids,
+        on_repaired=tallies.repaired,
+    )
     max_model_len = config.max_model_len or files.max_model_len
     vocab_size = max(files.vocab_size, tokenizer.vocab_size)
     bounds = DerenderBounds(
@@ -288,7 +286,6 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
     model = ModelFacts(
         config.served_model_names[0], max_model_len, vocab_size, files.chat_template, eos_token_ids=tuple(eos_ids)
     )
-    neutralised = Tally()
     renderer = Renderer(
         tokenizer,
         model,
@@ -296,11 +293,11 @@ def open_front(config: ModeConfig, files: ModelFiles) -> Front:
         limits=config.limits,
         settings=render_settings(config, files),
         output=output_facts(derenderer),
-        on_neutralised=neutralised,
+        on_neutralised=tallies.neutralised,
         multimodal=open_multimodal(config, files, tokenizer),
     )
     finishes = config.engine_backend == "torch"
-    front = Front(tokenizer, renderer, derenderer, bounds, max_model_len, neutralised, finishes)
+    front = Front(tokenizer, renderer, derenderer, bounds, max_model_len, tallies, finishes)
     if config.tokenizer_backend == "fast":
         require_fast(tokenizer, front.sample_texts())
     return front

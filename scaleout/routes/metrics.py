@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from scaleout.pipeline.tallies import Tallies
 from scaleout.routes.engine_metrics import EngineMetrics
 from scaleout.routes.lifecycle import Lifecycle, State
 
@@ -73,7 +74,15 @@ class Metrics:
         self.neutralised_tokens = self._counter(
             "neutralised_control_tokens", "Special tokens in supplied text, made plain."
         )
+        self.repaired_headers = self._counter(
+            "repaired_headers", "Message headers of a model that were slightly off, and read all the same."
+        )
         self.unknown_fields = self._counter("unknown_fields", "Request fields ignored because nothing here knows them.")
+
+    def watch(self, tallies: Tallies) -> None:
+        """Count what `tallies` tell, from now on."""
+        tallies.neutralised.listener = self.neutralised_tokens.inc
+        tallies.repaired.listener = self.repaired_headers.inc
 
     def watch_engines(self) -> EngineMetrics:
         """Count what happens to engines elsewhere, from now on."""

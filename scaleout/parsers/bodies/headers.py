@@ -15,6 +15,8 @@ from scaleout.parsers.names import good_name
 from scaleout.parsers.state import CallState, ParserState
 from scaleout.parsers.stream import WHITESPACE, Alphabet, Markers
 
+KNOWN_CHANNELS = ("analysis", "commentary", "final")
+
 _MARKER = {"marker": True}
 
 
@@ -60,6 +62,7 @@ class Headers:
     def _channel(self, reader: Reader, call: CallState) -> bool:
         """A header that begins with its channel, where the start marker is missing."""
         call.key, call.step = self.channel, "header"
+        reader.state.repaired += 1
         return True
 
     def _header(self, reader: Reader, call: CallState) -> bool:
@@ -70,12 +73,18 @@ class Headers:
             reader.at -= len(end)
             reader.fail()
             return True
-        function, region = self._read(call.key + gathered(reader, call, end))
+        header = call.key + gathered(reader, call, end)
+        function, region = self._read(header)
+        reader.state.repaired += self._is_off(header)
         if not function or not reader.state.calls:
             reader.leave(region)
         elif reader.announce(function):
             reader.state.region, call.step = self.slots, "value"
         return True
+
+    def _is_off(self, header: str) -> bool:
+        channels = self.channels.findall(header)
+        return len(channels) > 1 or not all(channel in KNOWN_CHANNELS for channel in channels)
 
     def _read(self, header: str) -> tuple[str, str]:
         """The function that is called, if one is, and else the region of the body. The last channel counts."""
