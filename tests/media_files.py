@@ -1,4 +1,4 @@
-"""Pictures made for tests, as files and as data URLs, and files that lie about what they hold."""
+"""Pictures, sounds and films made for tests, as files and as data URLs, and files that lie about what they hold."""
 
 from __future__ import annotations
 
@@ -32,6 +32,39 @@ def data_url(image: Any, kind: str = "PNG") -> str:
 
 def url_of(data: bytes, media_type: str = "image/png") -> str:
     return f"data:{media_type};base64,{b64encode(data).decode()}"
+
+
+def film(
+    frames: int, rate: int = 8, still: bool = False, size: tuple[int, int] = (224, 168), kind: str = "mp4"
+) -> bytes:
+    """A film of that many frames, `rate` a second."""
+    import av
+    import numpy as np
+
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=kind) as out:
+        stream = out.add_stream("mpeg4", rate=rate)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        for i in range(frames):
+            image = picture(*size, seed=0 if still else i)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(np.asarray(image), format="rgb24")))
+        out.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
+def sound(seconds: float, rate: int = 16_000, channels: int = 1, pitch: int = 200) -> bytes:
+    """A WAV file of a rising tone."""
+    import numpy as np
+    import pytest
+
+    soundfile = pytest.importorskip("soundfile")
+    pytest.importorskip("soxr")
+    times = np.arange(int(seconds * rate)) / rate
+    wave = np.sin(2 * np.pi * (pitch + 100 * times) * times).astype("float32") * 0.5
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.stack([wave] * channels, 1), rate, format="WAV")
+    return buffer.getvalue()
 
 
 def false_png(width: int, height: int, extra: int = 0) -> bytes:

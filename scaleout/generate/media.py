@@ -97,12 +97,13 @@ def check_places(request: GenerateRequest, slot_ids: Mapping[str, int], model: s
         if item.offset < covered or item.length < 1 or item.offset + item.length > len(ids):
             raise BadRequest(f"features: item {item.hash} stands outside of token_ids or on another item.", "features")
         covered = item.offset + item.length
-    for modality, slot in slot_ids.items():
-        within = [(item.offset, item.offset + item.length) for item in features if item.modality == modality]
+    for slot in dict.fromkeys(slot_ids.values()):
+        kinds = [modality for modality in slot_ids if slot_ids[modality] == slot]
+        within = [(item.offset, item.offset + item.length) for item in features if item.modality in kinds]
         strays = ids.count(slot) - sum(ids[start:end].count(slot) for start, end in within)
         if strays:
             raise BadRequest(
-                f"token_ids holds the placeholder {slot} of {modality} items {strays} times where features names no item.",
+                f"token_ids holds the placeholder {slot} of {kinds[0]} items {strays} times where features names no item.",
                 "token_ids",
             )
     for item in features:

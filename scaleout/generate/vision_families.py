@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 
 @frozen
@@ -54,6 +54,7 @@ _GRID_VIDEO = Intake(
     pixels="pixel_values_videos",
     type_id=2,
 )
+_FRAMES_OF_IMAGES = evolve(_GRID_VIDEO, token=IMAGE_TOKEN)
 _GRIDS = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
 _PLAIN_CROPS = Intake("get_image_features", ("pixel_values",), IMAGE_TOKEN, crops=True)
 _SIZED_IMAGE = Intake("get_image_features", ("pixel_values", "image_sizes"), IMAGE_TOKEN)
@@ -65,12 +66,14 @@ _NESTED_CROPS = Intake(
     crops=True,
 )
 _QWEN = Family({"image": _GRID_IMAGE, "video": _GRID_VIDEO}, _GRIDS)
+_GLM = Family({"image": _GRID_IMAGE, "video": _FRAMES_OF_IMAGES}, _GRIDS)
 
 FAMILIES: Mapping[str, Family] = {
     "qwen2_vl": _QWEN,
     "qwen2_5_vl": _QWEN,
-    "qwen3_vl": Family({"image": _GRID_IMAGE}, _GRIDS, deep=True),
-    "glm4v": Family({"image": _GRID_IMAGE}, _GRIDS),
+    "qwen3_vl": evolve(_QWEN, deep=True),
+    "glm4v": _GLM,
+    "glm46v": _GLM,
     "gemma3": Family({"image": _PLAIN_CROPS}, closed=True),
     "llava": Family({"image": _SIZED_IMAGE}),
     "llava_onevision": Family({"image": _SIZED_IMAGE}, lone_crop=True),

@@ -30,6 +30,7 @@ def open_multimodal(config: ModeConfig, files: ModelFiles, tokenizer: Tokenizer)
         files.tokenizer_config,
         _read(files.folder / "processor_config.json"),
         _read(files.folder / "preprocessor_config.json"),
+        _read(files.folder / "video_preprocessor_config.json"),
     )
     return Multimodal.open(model, media_settings(config), tokenizer)
 

@@ -58,6 +58,7 @@ class MediaModel:
     tokenizer_config: Mapping[str, Any] = field(factory=dict)
     processor_config: Mapping[str, Any] = field(factory=dict)
     preprocessor_config: Mapping[str, Any] = field(factory=dict)
+    video_preprocessor_config: Mapping[str, Any] = field(factory=dict)
 
     @property
     def processor_class(self) -> str | None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 from asking import Answer, ask, opened
 from attrs import evolve, frozen
+from media_files import film
 from serving import until
-from vision_models import Seeing, changed, first_item, known_by_hash, view
+from vision_models import Seeing, changed, first_item, known_by_hash, tensors_of, view
 
 from scaleout.core import Features, Field, GenerateRequest, MediaFeature, SamplingParams
 from scaleout.core.features import Batched, Flat, Tensor
@@ -247,9 +248,32 @@ async def test_films_have_positions_in_time(seeing: Callable[[str], Seeing]) -> 
         "video_grid_thw": Field(Tensor("int64", (3,), grid[0].numpy().tobytes()), Batched()),
     }
     features = Features([MediaFeature("video", "film", 5, 8, fields)])
-    expected = model.expected(ids, {"pixel_values_videos": patches, "video_grid_thw": grid}, COUNT)
+    expected = model.expected(ids, {"pixel_values_videos": patches, "video_grid_thw": grid}, COUNT, [(5, 13, 2)])
     async with opened(model.files, **ROOMY) as engine:
         assert (await answer(engine, GenerateRequest("r", ids, features=features))).token_ids == expected
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v"])
+async def test_films_beside_pictures(name: str, seeing: Callable[[str], Seeing]) -> None:
+    """Of families that tell the time of each step in words, and of one that tells it in positions."""
+    pytest.importorskip("av")
+    model = seeing(name)
+    # transformers' own GLM takes the slots of films for slots of pictures, and refuses both in one prompt.
+    beside = () if name.startswith("glm") else (view(1), " and ")
+    request = model.render("See ", *beside, film(16, size=(112, 84)), film(8, size=(84, 112)), " now?")
+    assert request.features is not None
+    films = [item for item in request.features.items if item.modality == "video"]
+    kinds = [(item.offset, item.offset + item.length, 2) for item in films]
+    expected = model.expected(request.token_ids, tensors_of(request), COUNT, kinds)
+    async with opened(model.files, block_size=4, **ROOMY) as engine:
+        assert (await answer(engine, request)).token_ids == expected
+        again = await answer(engine, request)
+        assert again.token_ids == expected
+        assert again.prompt is not None
+        assert again.prompt.cached_tokens == (len(request.token_ids) - 1) // 4 * 4
+    options = {"max_num_batched_tokens": 7, "block_size": 4, "enable_prefix_caching": False}
+    async with opened(model.files, **options, **ROOMY) as engine:
+        assert (await answer(engine, request)).token_ids == expected
 
 
 # ---------------------------------------------------------------------------------------------- what is refused

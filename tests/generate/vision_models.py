@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from asking import Source
 from attrs import evolve, frozen
-from media_files import data_url, picture
+from media_files import data_url, picture, url_of
 
 from scaleout.config import Mode, ModeConfig
 from scaleout.core import ChatRequest, Features, GenerateRequest, MediaFeature, Message, Part
 from scaleout.core.media import MediaSet
+from scaleout.generate.feature_tensors import joined
 from scaleout.pipeline.stages import Front, open_front
 from scaleout.tokenizer import load_model_files
 from tests.render.mm_models import FAMILIES, build
@@ -22,8 +23,30 @@ from tests.render.mm_models import FAMILIES, build
 END = 5
 """An id that the random models hardly ever choose."""
 
-BENT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v")
+BENT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v")
 """Families whose positions depend on the pictures."""
+
+_GLM = {
+    "text_config": {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 1.0,
+            "mrope_section": [1, 1, 2],
+        },
+    },
+    "vision_config": {
+        "depth": 2,
+        "hidden_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "intermediate_size": 64,
+        "image_size": 56,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    },
+}
 
 SMALLER: Mapping[str, Mapping[str, Any]] = {
     # A window shorter than a picture, in one layer of two.
@@ -37,27 +60,8 @@ SMALLER: Mapping[str, Mapping[str, Any]] = {
     },
     "pixtral": {"vision_feature_select_strategy": "full", "vision_feature_layer": -1},
     "mistral3": {"vision_feature_layer": -1},
-    "glm4v": {
-        "text_config": {
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10000.0,
-                "partial_rotary_factor": 1.0,
-                "mrope_section": [1, 1, 2],
-            },
-        },
-        "vision_config": {
-            "depth": 2,
-            "hidden_size": 32,
-            "num_heads": 2,
-            "out_hidden_size": 32,
-            "intermediate_size": 64,
-            "image_size": 56,
-            "patch_size": 14,
-            "spatial_merge_size": 2,
-            "temporal_patch_size": 2,
-        },
-    },
+    "glm4v": _GLM,
+    "glm46v": _GLM,
 }
 """What the configurations need beside what rendering needs."""
 
@@ -102,12 +106,19 @@ class Seeing:
         return {name: value for name, value in made.items() if name not in ("num_crops", "num_patches", "rows", "cols")}
 
     @torch.inference_mode()
-    def expected(self, token_ids: Sequence[int], tensors: Mapping[str, torch.Tensor], count: int) -> list[int]:
-        """The greedy continuation by transformers alone."""
+    def expected(
+        self,
+        token_ids: Sequence[int],
+        tensors: Mapping[str, torch.Tensor],
+        count: int,
+        kinds_at: Sequence[tuple[int, int, int]] = (),
+    ) -> list[int]:
+        """The greedy continuation by transformers alone. `kinds_at`: between these places slots are of another kind than pictures."""
         ids = torch.tensor([list(token_ids)])
-        types = (ids == self.model.config.image_token_id).long()
-        if "video_grid_thw" in tensors:
-            types += 2 * (ids == self.model.config.video_token_id).long()
+        slots = [getattr(self.model.config, name, None) for name in ("image_token_id", "video_token_id")]
+        types = sum((ids == slot).long() for slot in slots if slot is not None)
+        for start, end, kind in kinds_at:
+            types[0, start:end] *= kind
         kinds = {"mm_token_type_ids": types} if self.name in BENT else {}
         kinds = {"token_type_ids": types} if self.name == "gemma3" else kinds
         made = self.model.generate(
@@ -125,9 +136,13 @@ class Seeing:
 
 
 def as_part(part: Any) -> Part:
-    return (
-        Part("text", part) if isinstance(part, str) else Part("image_url", None, {"image_url": {"url": data_url(part)}})
-    )
+    """Text, a picture, or the file of a film or of a sound."""
+    if isinstance(part, str):
+        return Part("text", part)
+    if not isinstance(part, bytes):
+        return Part("image_url", None, {"image_url": {"url": data_url(part)}})
+    kind = "audio" if part.startswith(b"RIFF") else "video"
+    return Part(f"{kind}_url", None, {f"{kind}_url": {"url": url_of(part, f"{kind}/any")}})
 
 
 def make(name: str, base: Path, folder: Path) -> Seeing:
@@ -169,6 +184,14 @@ def changed(features: Features | None, **changes: Any) -> Features:
 def known_by_hash(features: Features | None) -> Features:
     assert features is not None
     return Features([evolve(item, fields=None, source=None) for item in features.items])
+
+
+def tensors_of(request: GenerateRequest) -> dict[str, torch.Tensor]:
+    """All features of a prompt, as they are in a batch."""
+    assert request.features is not None
+    fields = [item.fields for item in request.features.items if item.fields is not None]
+    names = dict.fromkeys(name for one in fields for name in one if name != "timestamps")  # which are for the prompt
+    return {name: joined([one[name] for one in fields if name in one]) for name in names}
 
 
 def first_item(request: GenerateRequest) -> MediaFeature:

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from scaleout.config import Mode, ModeConfig
+from scaleout.pipeline.stages import Front, open_front
 from scaleout.render import ModelFacts, Renderer, RenderSettings
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
+from tests.render import mm_asking
+from tests.render.mm_models import FAMILIES, build
 
 MODELS = ("smollm2", "qwen3", "llama3_1", "llama2", "deepseek_v3", "gemma3")
 """Models with a chat template of their own, but for llama2, whose template the tests bring."""
@@ -61,3 +65,33 @@ def make_renderer(loaded: Callable[[str], tuple[ModelFiles, Tokenizer]]) -> Call
         return Renderer(tokenizer, facts, settings=RenderSettings(**(settings or {})), **options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def mm_folder(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`mm_folder(name)`: the folder of a model of `mm_models.FAMILIES`."""
+
+    @cache
+    def folder(name: str) -> Path:
+        family = FAMILIES[name]
+        return build(family, tiny_model(family.base), tmp_path_factory.mktemp(name))
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def open_model(mm_folder: Callable[[str], Path]) -> Callable[[str], Front]:
+    """`open_model(name)`: such a model's render stage."""
+
+    @cache
+    def front(name: str) -> Front:
+        config = ModeConfig(Mode.RENDER_ONLY, model=str(mm_folder(name)), served_model_names=("m",))
+        return open_front(config, load_model_files(config.model))
+
+    return front
+
+
+@pytest.fixture(scope="module")
+def own_processor(mm_folder: Callable[[str], Path]) -> Callable[[str], Any]:
+    """`own_processor(name)`: its processor of transformers, which reads no films."""
+    return cache(lambda name: mm_asking.own_processor(name, mm_folder(name)))

@@ -42,6 +42,7 @@ class Family:
     tokens: Sequence[str] = ()
     named: Mapping[str, str] = field(factory=dict)
     audio: Mapping[str, Any] | None = None
+    video: Mapping[str, Any] | None = None
 
 
 def _text(**more: Any) -> dict[str, Any]:
@@ -167,6 +168,7 @@ FAMILIES: Mapping[str, Family] = {
             **_QWEN_IDS,
         },
         _QWEN_IMAGE,
+        video={"size": {"shortest_edge": 3136, "longest_edge": 28 * 28 * 12}},
     ),
     "qwen3_vl": Family(
         "qwen3",
@@ -187,11 +189,12 @@ FAMILIES: Mapping[str, Family] = {
             **_QWEN_IDS,
         },
         {**_QWEN_IMAGE, "patch_size": 16, "max_pixels": 32 * 32 * 64, **HALF},
+        video={"size": {"shortest_edge": 4096, "longest_edge": 32 * 32 * 80}, **HALF},
     ),
     "glm4v": Family(
         "qwen3",
         "Glm4vProcessor",
-        chatml("<|begin_of_image|><|image|><|end_of_image|>"),
+        chatml("<|begin_of_image|><|image|><|end_of_image|>", video="<|begin_of_video|><|video|><|end_of_video|>"),
         {
             "model_type": "glm4v",
             "text_config": _text(model_type="glm4v_text"),
@@ -209,6 +212,30 @@ FAMILIES: Mapping[str, Family] = {
             *("<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
             *("<|begin_of_video|>", "<|video|>", "<|end_of_video|>"),
         ),
+        video={"size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 80}},
+    ),
+    "glm46v": Family(
+        "qwen3",
+        "Glm46VProcessor",
+        chatml("<|begin_of_image|><|image|><|end_of_image|>", video="<|begin_of_video|><|video|><|end_of_video|>"),
+        {
+            "model_type": "glm46v",
+            "text_config": _text(model_type="glm4v_text"),
+            "vision_config": {"model_type": "glm4v_vision"},
+        },
+        {
+            "image_processor_type": "Glm46VImageProcessor",
+            "patch_size": 14,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+            "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 128},
+            **CLIP,
+        },
+        tokens=(
+            *("<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
+            *("<|begin_of_video|>", "<|video|>", "<|end_of_video|>"),
+        ),
+        video={"size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 80}},
     ),
     "gemma3": Family(
         "gemma3",
@@ -416,6 +443,8 @@ def build(family: Family, base: Path, out: Path) -> Path:
     _write(out / "processor_config.json", {"processor_class": family.processor, **family.arguments})
     media = {**(family.image or {}), **(family.audio or {})}
     _write(out / "preprocessor_config.json", {**media, "processor_class": family.processor})
+    if family.video is not None:
+        _write(out / "video_preprocessor_config.json", family.video)
     return out
 
 
