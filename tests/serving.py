@@ -44,8 +44,6 @@ class Server:
     app: web.Application
     port: int
     loop: asyncio.AbstractEventLoop
-    patience: float = 30
-    """Seconds for an answer."""
 
     def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         """One request on a connection of its own. A `body` that is not bytes is sent as JSON."""
@@ -54,7 +52,7 @@ class Server:
             body = json.dumps(body).encode()
         if body is not None:
             sent = {"Content-Type": "application/json"} | sent
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body, sent)
             response = connection.getresponse()

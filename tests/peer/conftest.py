@@ -21,8 +21,6 @@ from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
 
 START_SECONDS = 300
-PATIENCE = 110.0
-"""The peer compiles a way of sampling when it is first asked for it."""
 
 
 @frozen
@@ -50,7 +48,7 @@ def run_peer(log: Path, *arguments: str, **variables: str) -> Iterator[PeerServe
             assert process.poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, "the peer does not start"
             time.sleep(0.5)
-        yield PeerServer(app=None, port=port, loop=None, patience=PATIENCE)
+        yield PeerServer(app=None, port=port, loop=None)
     finally:
         process.terminate()
         process.wait(60)

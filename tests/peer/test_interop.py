@@ -91,11 +91,14 @@ def test_eight_combinations_give_the_same_logprobs(stages: dict[str, Server]) ->
 
 @pytest.mark.parametrize("engine", ["our", "peer"])
 def test_a_seed_gives_the_same_three_choices_through_any_front(stages: dict[str, Server], engine: str) -> None:
-    """Each engine draws in its own way, so only its own answers can be equal."""
+    """Each engine draws in its own way, so only its own answers can be equal.
+
+    Not 16 tokens: the peer's render leaves that number out, and its engine then goes on to the end of the context.
+    """
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": "Invent a name for a boat."}],
-        "max_tokens": 16,
+        "max_tokens": 15,
         "temperature": 0.9,
         "top_p": 0.95,
         "seed": 7,
