@@ -1,4 +1,4 @@
-"""A model's own vision tower: pictures of a request → embeddings at their slots, and positions that pictures bend. Knows no scheduler."""
+"""A model's own towers: pictures and sounds of a request → embeddings at their slots, and positions that these bend. Knows no scheduler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REAL = ("float64", "float32", "float16", "bfloat16")
 
 @define(eq=False)
 class Vision:
-    """The eyes of `model`, which runs on `device`. `prepare` may be called from any thread, the rest from the engine's alone."""
+    """The eyes and ears of `model`, which runs on `device`. `prepare` may be called from any thread, the rest from the engine's alone."""
 
     model: PreTrainedModel
     family: Family
@@ -60,7 +60,7 @@ class Vision:
             cache=EncoderCache(capacity),
             device=device,
             dtype=next(model.parameters()).dtype,
-            merge=int(getattr(model.config.vision_config, "spatial_merge_size", 1)),
+            merge=int(getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", 1)),
             bends=hasattr(model.model, "get_rope_index"),
         )
         if family.deep:
@@ -117,12 +117,19 @@ class Vision:
             raise BadRequest(
                 f"{where}: {intake.pixels} should hold floating-point numbers in the model's range", "features"
             )
+        shape = pixels.data.shape if isinstance(pixels.data, Array) else ()
+        if intake.frames is not None:
+            frames = numbers(fields.get(intake.frames), 1)
+            if frames is None or shape[1:] != tuple(frames):
+                raise BadRequest(f"{where}: {intake.frames} does not fit {intake.pixels}", "features")
+            if (frames[0] + 1) // 4 != slots:
+                raise wrong_count(feature.hash, slots, (frames[0] + 1) // 4)
         if intake.grid is None:
             return
         grid = numbers(fields.get(intake.grid), 3)
         if grid is None or min(grid) < 1 or any(length % self._merge for length in grid[1:]):
             raise BadRequest(f"{where}: {intake.grid} should be time, height and width in patches", "features")
-        patches = pixels.data.shape[0] if isinstance(pixels.data, Array) and pixels.data.shape else None
+        patches = shape[0] if shape else None
         if patches != prod(grid):
             raise BadRequest(f"{where}: {intake.grid} {list(grid)} does not fit {patches} patches", "features")
         if prod(grid) != slots * self._merge**2:
@@ -137,16 +144,19 @@ class Vision:
             for start, end in item.runs:
                 kinds[0, start:end] = self.family.intakes[item.modality].type_id
         rope: Any = self.model.model.get_rope_index
-        given = {name: [fields[name] for fields in steering if name in fields] for name in self.family.steering}
+        given = {
+            argument: [fields[name] for fields in steering if name in fields]
+            for name, argument in self.family.steering.items()
+        }
         try:
-            tensors = {
-                name: joined(fields) for name, fields in given.items() if fields and name in signature(rope).parameters
-            }
-            positions, deltas = rope(torch.tensor([list(token_ids)]), mm_token_type_ids=kinds, **tensors)
+            tensors = {argument: joined(fields) for argument, fields in given.items() if fields}
+            tensors |= {"mm_token_type_ids": kinds, "attention_mask": torch.ones_like(kinds)}
+            wanted = {name: value for name, value in tensors.items() if name in signature(rope).parameters}
+            positions, deltas = rope(torch.tensor([list(token_ids)]), **wanted)
         except (RuntimeError, ValueError, IndexError, StopIteration, TypeError) as error:
             log.warning("Positions of a prompt cannot be computed: %s", error)
             raise BadRequest("features: the items' grids do not fit their places in token_ids.", "features") from None
-        return positions[:, 0].numpy(), int(deltas[0])
+        return positions[:, 0].long().numpy(), int(deltas[0])
 
     # ------------------------------------------------------------------------------ between steps
 
@@ -184,7 +194,7 @@ class Vision:
             if i not in media.begun:
                 media.begun[i] = self._looks(intake, item.fields), []
             looks, seen = media.begun[i]
-            output = getattr(self.model.model, intake.method)(**looks[len(seen)], return_dict=True)
+            output = self._look(intake, looks[len(seen)])
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
@@ -205,6 +215,12 @@ class Vision:
             raise BadRequest(f"features: item {item.hash} gives embeddings that are not finite.", "features")
         media.rows[i] = rows.to(self.dtype).clone()
         self.cache.put((media.salt, item.hash), Encoded(item.key, media.rows[i], self._steering(item.fields)))
+
+    def _look(self, intake: Intake, arguments: dict[str, Any]) -> Any:
+        base: Any = self.model.model
+        if callable(intake.method):
+            return intake.method(base, **arguments)
+        return getattr(base, intake.method)(**arguments, return_dict=True)
 
     def _looks(self, intake: Intake, fields: Mapping[str, Field]) -> list[dict[str, Any]]:
         """Arguments of the tower, for one call after another."""

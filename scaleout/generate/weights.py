@@ -7,14 +7,16 @@ from typing import Any
 from uuid import uuid4
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from scaleout.errors import ConfigError
 from scaleout.generate.attention import PagedAttention
 from scaleout.generate.gguf_once import remembering
+from scaleout.generate.kept_rows import keep_wanted_rows
 from scaleout.generate.options import EngineOptions, ModelSource
-from scaleout.generate.vision_families import family_of
+from scaleout.generate.vision_families import family_of, towers_of
 
 DTYPES = {
     "float32": torch.float32,
@@ -55,9 +57,10 @@ def open_model(
     """Weights from safetensors or GGUF (dequantised). The attention of every layer of text calls `attention`."""
     name = f"scaleout_paged_{uuid4().hex[:8]}"
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
-    sees = family_of(files.config) is not None
-    auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    attend: Any = {"text_config": name, "vision_config": "sdpa", "": "sdpa"} if sees else name
+    family = family_of(files.config)
+    auto = AutoModelForCausalLM if family is None else getattr(transformers, family.model)
+    towers = dict.fromkeys(("", *towers_of(files.config)), "sdpa")
+    attend: Any = name if family is None else {"text_config": name, **towers}
     how: dict[str, Any] = {"attn_implementation": attend, "dtype": pick_dtype(options.dtype, files.config)}
     if files.gguf is not None:
         with remembering():
@@ -69,6 +72,8 @@ def open_model(
     else:
         model = auto.from_pretrained(files.name, revision=files.revision, **how)
     ready: PreTrainedModel = torch.nn.Module.to(model, device).train(False).requires_grad_(False)
+    if family is not None:
+        keep_wanted_rows(ready)
     return ready
 
 

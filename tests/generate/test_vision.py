@@ -9,31 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from asking import Answer, ask, opened
-from attrs import evolve, frozen
+from asking import opened
+from attrs import evolve
 from media_files import film
 from serving import until
+from vision_asking import COUNT, ROOMY, Case, all_answers, answer, answers, case
 from vision_models import Seeing, changed, first_item, known_by_hash, tensors_of, view
 
 from scaleout.core import Features, Field, GenerateRequest, MediaFeature, SamplingParams
 from scaleout.core.features import Batched, Flat, Tensor
 from scaleout.errors import BadRequest, NotSupported
-from scaleout.generate.engine import Engine
 from tests.render.mm_models import FAMILIES
 
 pytestmark = pytest.mark.engine
 
 NAMES = [name for name in FAMILIES if FAMILIES[name].image is not None]
-COUNT = 8
-ROOMY = {"dtype": "float32", "kv_cache_memory": 32 << 20}
-
-
-@frozen
-class Case:
-    """A rendered prompt and what transformers makes of it."""
-
-    request: GenerateRequest
-    expected: list[int]
 
 
 @pytest.fixture(scope="session")
@@ -55,27 +45,6 @@ def cases(seeing: Callable[[str], Seeing]) -> Callable[[str], Mapping[str, Case]
         return made[name]
 
     return find
-
-
-def case(model: Seeing, parts: Sequence[Any]) -> Case:
-    request = model.render(*parts)
-    images = [part for part in parts if not isinstance(part, str)]
-    return Case(request, model.expected(request.token_ids, model.tensors(*images) if images else {}, COUNT))
-
-
-async def answers(engine: Engine, request: GenerateRequest, **params: Any) -> list[Answer]:
-    wanted = {"temperature": 0.0, "max_tokens": COUNT, "ignore_eos": True, **params}
-    given = {"features": request.features, "cache_salt": request.cache_salt}
-    return await ask(engine, request.token_ids, request=given, **wanted)
-
-
-async def answer(engine: Engine, request: GenerateRequest, **params: Any) -> Answer:
-    return (await answers(engine, request, **params))[0]
-
-
-async def all_answers(engine: Engine, wanted: Sequence[Case]) -> list[list[int]]:
-    found = await asyncio.gather(*(answer(engine, one.request) for one in wanted))
-    return [one.token_ids for one in found]
 
 
 # ---------------------------------------------------------------------------------------------- every family

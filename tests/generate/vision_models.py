@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from scaleout.config import Mode, ModeConfig
 from scaleout.core import ChatRequest, Features, GenerateRequest, MediaFeature, Message, Part
 from scaleout.core.media import MediaSet
 from scaleout.generate.feature_tensors import joined
+from scaleout.generate.vision_families import FAMILIES as ENGINE_FAMILIES
 from scaleout.pipeline.stages import Front, open_front
 from scaleout.tokenizer import load_model_files
 from tests.render.mm_models import FAMILIES, build
@@ -78,9 +80,7 @@ class Seeing:
     @cached_property
     def model(self) -> Any:
         """transformers' own, without any of ours in it."""
-        from transformers import AutoModelForImageTextToText
-
-        return AutoModelForImageTextToText.from_pretrained(self.folder, dtype=torch.float32).eval()
+        return class_of(self.name).from_pretrained(self.folder, dtype=torch.float32).eval()
 
     @cached_property
     def processor(self) -> Any:
@@ -147,7 +147,7 @@ def as_part(part: Any) -> Part:
 
 def make(name: str, base: Path, folder: Path) -> Seeing:
     """The family's folder with random weights in it, large enough that a lost picture changes the answer."""
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoConfig
 
     family = FAMILIES[name]
     merged = {
@@ -156,18 +156,39 @@ def make(name: str, base: Path, folder: Path) -> Seeing:
     }
     build(evolve(family, config={**family.config, **merged}), base, folder)
     config = AutoConfig.from_pretrained(folder)
+    config = getattr(config, "thinker_config", config)
     for part in (config, config.get_text_config()):
         part.eos_token_id, part.pad_token_id, part.bos_token_id = END, END, END
     torch.manual_seed(0)
-    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    found = class_of(name)
+    model = found(config) if issubclass(found, torch.nn.Module) else found.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.2)
     model.generation_config.eos_token_id = END
     model.save_pretrained(folder)
+    if name == "qwen2_5_omni":
+        put_into_whole(folder)
     files = load_model_files(str(folder))
     front = open_front(ModeConfig(Mode.RENDER_ONLY, model=str(folder), served_model_names=("m",)), files)
     return Seeing(name, folder, front, Source(name, folder, files.config, 512, files.vocab_size, [END]))
+
+
+def class_of(name: str) -> Any:
+    """Of transformers, which opens the model."""
+    import transformers
+
+    return getattr(transformers, ENGINE_FAMILIES[FAMILIES[name].config["model_type"]].model)
+
+
+def put_into_whole(folder: Path) -> None:
+    """The part of a model that thinks, as it is published: beside parts that speak, which are left out here."""
+    from safetensors.torch import load_file, save_file
+
+    weights = folder / "model.safetensors"
+    save_file({f"thinker.{name}": value for name, value in load_file(weights).items()}, weights)
+    config = folder / "config.json"
+    config.write_text(json.dumps({"model_type": "qwen2_5_omni", "thinker_config": json.loads(config.read_text())}))
 
 
 def view(seed: int, width: int = 120, height: int = 80) -> Any:
@@ -186,10 +207,11 @@ def known_by_hash(features: Features | None) -> Features:
     return Features([evolve(item, fields=None, source=None) for item in features.items])
 
 
-def tensors_of(request: GenerateRequest) -> dict[str, torch.Tensor]:
-    """All features of a prompt, as they are in a batch."""
+def tensors_of(request: GenerateRequest, *kinds: str) -> dict[str, torch.Tensor]:
+    """All features of a prompt, or those of some kinds, as they are in a batch."""
     assert request.features is not None
-    fields = [item.fields for item in request.features.items if item.fields is not None]
+    items = [item for item in request.features.items if item.modality in kinds or not kinds]
+    fields = [item.fields for item in items if item.fields is not None]
     names = dict.fromkeys(name for one in fields for name in one if name != "timestamps")  # which are for the prompt
     return {name: joined([one[name] for one in fields if name in one]) for name in names}
 

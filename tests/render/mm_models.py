@@ -138,6 +138,41 @@ _PIXTRAL_VISION = {
 }
 _ANYRES = [[56, 56], [56, 112], [112, 56], [112, 112], [56, 168], [168, 56]]
 
+_AUDIO = {
+    "num_mel_bins": 16,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "max_source_positions": 200,
+}
+_WHISPER = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "feature_size": 16,
+    "chunk_length": 4,
+    "sampling_rate": 16000,
+    "hop_length": 160,
+    "n_fft": 400,
+}
+_OMNI_TOKENS = {
+    "image_token": "<|IMAGE|>",
+    "audio_token": "<|AUDIO|>",
+    "video_token": "<|VIDEO|>",
+    "vision_bos_token": "<|vision_bos|>",
+    "vision_eos_token": "<|vision_eos|>",
+    "audio_bos_token": "<|audio_bos|>",
+    "audio_eos_token": "<|audio_eos|>",
+}
+_OMNI_IDS = {
+    "image_token_id": "<|IMAGE|>",
+    "audio_token_id": "<|AUDIO|>",
+    "video_token_id": "<|VIDEO|>",
+    "vision_start_token_id": "<|vision_bos|>",
+    "vision_end_token_id": "<|vision_eos|>",
+    "audio_start_token_id": "<|audio_bos|>",
+    "audio_end_token_id": "<|audio_eos|>",
+}
+
 FAMILIES: Mapping[str, Family] = {
     "qwen2_vl": Family(
         "qwen3",
@@ -375,23 +410,44 @@ FAMILIES: Mapping[str, Family] = {
             "text_config": _text(model_type="qwen2"),
             "audio_config": {
                 "model_type": "qwen2_audio_encoder",
-                "num_mel_bins": 16,
-                "d_model": 32,
-                "encoder_layers": 1,
-                "encoder_attention_heads": 2,
-                "encoder_ffn_dim": 64,
-                "max_source_positions": 200,
+                **_AUDIO,
             },
         },
         tokens=("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"),
-        audio={
-            "feature_extractor_type": "WhisperFeatureExtractor",
-            "feature_size": 16,
-            "chunk_length": 4,
-            "sampling_rate": 16000,
-            "hop_length": 160,
-            "n_fft": 400,
+        audio=_WHISPER,
+    ),
+    "qwen2_5_omni": Family(
+        "qwen3",
+        "Qwen2_5OmniProcessor",
+        chatml(
+            "<|vision_bos|><|IMAGE|><|vision_eos|>",
+            "<|audio_bos|><|AUDIO|><|audio_eos|>",
+            "<|vision_bos|><|VIDEO|><|vision_eos|>",
+        ),
+        {
+            "model_type": "qwen2_5_omni",
+            "thinker_config": {
+                "model_type": "qwen2_5_omni_thinker",
+                "text_config": _text(model_type="qwen2_5_omni_text", rope_parameters=_QWEN_ROPE),
+                "vision_config": {
+                    **_QWEN_VISION,
+                    "intermediate_size": 64,
+                    "out_hidden_size": 32,
+                    "fullatt_block_indexes": [1],
+                    "model_type": "qwen2_5_omni_vision_encoder",
+                },
+                "audio_config": {
+                    **_AUDIO,
+                    "model_type": "qwen2_5_omni_audio_encoder",
+                    "n_window": 20,
+                    "output_dim": 32,
+                },
+            },
         },
+        _QWEN_IMAGE,
+        tokens=tuple(_OMNI_TOKENS.values()),
+        named=_OMNI_TOKENS,
+        audio=_WHISPER,
     ),
     "pixtral": Family(
         "llama3_1",
@@ -431,14 +487,20 @@ def build(family: Family, base: Path, out: Path) -> Path:
     if family.named:
         settings["extra_special_tokens"] = dict(family.named)
     _write(out / "tokenizer_config.json", settings)
-    config = dict(family.config)
     vocab_size = max(tokenizer.get_vocab_size(), json.loads((base / "config.json").read_text())["vocab_size"])
-    config["text_config"] = {**config["text_config"], "vocab_size": vocab_size}
-    if "image_token_id" not in config and "image_token_index" not in config:
-        slot = next(t for t in ("<|AUDIO|>", "<IMG_CONTEXT>", "[IMG]", "<image>", "<|image|>") if t in family.tokens)
-        kind = "audio" if family.audio is not None else "image"
-        old = config["model_type"] in ("llava", "llava_onevision", "mistral3", "qwen2_audio")
-        config[f"{kind}_token_{'index' if old else 'id'}"] = tokenizer.token_to_id(slot)
+    config = dict(family.config)
+    if "thinker_config" in config:
+        ids = {name: tokenizer.token_to_id(token) for name, token in _OMNI_IDS.items()}
+        config["thinker_config"] = _with_vocabulary({**config["thinker_config"], **ids}, vocab_size)
+    else:
+        config = _with_vocabulary(config, vocab_size)
+        if "image_token_id" not in config and "image_token_index" not in config:
+            slot = next(
+                t for t in ("<|AUDIO|>", "<IMG_CONTEXT>", "[IMG]", "<image>", "<|image|>") if t in family.tokens
+            )
+            kind = "audio" if family.audio is not None else "image"
+            old = config["model_type"] in ("llava", "llava_onevision", "mistral3", "qwen2_audio")
+            config[f"{kind}_token_{'index' if old else 'id'}"] = tokenizer.token_to_id(slot)
     _write(out / "config.json", config)
     _write(out / "processor_config.json", {"processor_class": family.processor, **family.arguments})
     media = {**(family.image or {}), **(family.audio or {})}
@@ -446,6 +508,10 @@ def build(family: Family, base: Path, out: Path) -> Path:
     if family.video is not None:
         _write(out / "video_preprocessor_config.json", family.video)
     return out
+
+
+def _with_vocabulary(config: Mapping[str, Any], size: int) -> dict[str, Any]:
+    return {**config, "text_config": {**config["text_config"], "vocab_size": size}}
 
 
 def _write(path: Path, value: Any) -> None:

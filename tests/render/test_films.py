@@ -35,6 +35,7 @@ pytest.importorskip("PIL")
 PROCESSORS = {
     "qwen2_vl": ("qwen2_vl", "Qwen2VLVideoProcessor"),
     "qwen2_5_vl": ("qwen2_vl", "Qwen2VLVideoProcessor"),
+    "qwen2_5_omni": ("qwen2_vl", "Qwen2VLVideoProcessor"),
     "qwen3_vl": ("qwen3_vl", "Qwen3VLVideoProcessor"),
     "glm4v": ("glm4v", "Glm4vVideoProcessor"),
     "glm46v": ("glm46v", "Glm46VVideoProcessor"),

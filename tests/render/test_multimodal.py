@@ -16,6 +16,7 @@ from media_files import data_url, picture, sound
 from scaleout.core import Message, Part, Tensor
 from scaleout.errors import BadRequest
 from scaleout.pipeline.stages import Front
+from scaleout.render.modality import array_of
 from tests.render.mm_asking import NESTED, conversation, for_processor, joined, render
 from tests.render.mm_models import FAMILIES
 
@@ -95,6 +96,35 @@ def test_sounds_are_the_feature_extractors_own(
     for name in ("input_features", "feature_attention_mask"):
         for ours, theirs in zip(joined(rendered, name), expected[name], strict=True):
             assert np.array_equal(ours, theirs)
+
+
+def test_pictures_and_sounds_together(open_model: Callable[[str], Front], own_processor: Callable[[str], Any]) -> None:
+    """As Qwen2.5-Omni's own processor has them, which pads sounds to the longest that it knows."""
+    import soundfile
+
+    own = own_processor("qwen2_5_omni")
+    front = open_model("qwen2_5_omni")
+    files, pictures = [sound(1.0), sound(2.7)], [picture(*size) for size in SIZES[:2]]
+    messages = [*conversation(pictures[:1]), *spoken(*files), *conversation(pictures[1:])]
+    rendered = front.renderer.finish(render(front, messages))
+    expected = own(
+        images=pictures,
+        audio=[soundfile.read(io.BytesIO(data), dtype="float32")[0] for data in files],
+        text=[own.tokenizer.apply_chat_template(for_processor(messages), tokenize=False, add_generation_prompt=True)],
+        text_kwargs={"add_special_tokens": False, "return_tensors": None},
+        images_kwargs={"return_tensors": None},
+        audio_kwargs={"return_tensors": "np"},
+    )
+    assert list(rendered.token_ids) == list(expected["input_ids"][0])
+    assert np.array_equal(joined(rendered, "pixel_values"), expected["pixel_values"])
+    assert np.array_equal(joined(rendered, "image_grid_thw"), expected["image_grid_thw"])
+    assert np.array_equal(joined(rendered, "feature_attention_mask"), expected["feature_attention_mask"])
+    assert rendered.features is not None
+    sounds = [item.fields or {} for item in rendered.features.items if item.modality == "audio"]
+    for fields, whole, mask in zip(sounds, expected["input_features"], expected["feature_attention_mask"], strict=True):
+        length = int(mask.sum())
+        assert array_of(fields["audio_feature_lengths"].data) == length
+        assert np.array_equal(array_of(fields["input_audio_features"].data), whole[:, :length])
 
 
 def test_sounds_of_any_rate_and_number_of_channels(open_model: Callable[[str], Front]) -> None:

@@ -58,7 +58,7 @@ def _settings(model: MediaModel, family: VideoFamily, processor: Any) -> dict[st
     size = settings["size"]
     edges = {"shortest_edge": given.get("min_pixels"), "longest_edge": given.get("max_pixels")}
     settings["size"] = {**size, **{name: edge for name, edge in edges.items() if edge is not None}}
-    return settings
+    return {**settings, **family.fixed}
 
 
 @define(frozen=True)

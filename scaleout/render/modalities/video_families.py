@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from scaleout.core import Field
 from scaleout.core.features import Batched
@@ -67,6 +67,8 @@ class VideoFamily:
     """Whether a step's time is the middle of its frames rather than the first one's."""
     each_frame: bool = False
     """Whether bounds of size count the pixels of one frame rather than those of all together."""
+    fixed: Settings = field(factory=dict)
+    """What holds whatever the model's files say: its processor passes it with every call."""
     raw: bool = True
     slot: tuple[str, str] | None = None
 
@@ -225,7 +227,7 @@ def _tell_times(times: Sequence[float], lasts: float, wished: float) -> dict[str
 # ---------------------------------------------------------------------------------------------- the table
 
 _FRAMES = {"fps": 2.0, "min_frames": 4, "max_frames": 768}
-_QWEN_DEFAULTS = {**_FRAMES, "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28}}
+_QWEN_SIZE = {"size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28}}
 _QWEN3 = VideoFamily(
     "<|video_pad|>",
     "<|vision_start|>",
@@ -251,7 +253,15 @@ def _glm(pick: Pick, write: Callable[[float], str]) -> VideoFamily:
 
 def _qwen2(token: str, before: str, behind: str, **more: Any) -> VideoFamily:
     return VideoFamily(
-        token, before, behind, _QWEN_DEFAULTS, _in_equal_parts, _one_frame, _only_slots, each_frame=True, **more
+        token,
+        before,
+        behind,
+        {**_FRAMES, **_QWEN_SIZE},
+        _in_equal_parts,
+        _one_frame,
+        _only_slots,
+        each_frame=True,
+        **more,
     )
 
 
@@ -260,7 +270,9 @@ _GLM4V = _glm(_by_the_clock, lambda time: str(int(time)))
 FAMILIES: Mapping[str, VideoFamily] = {
     "qwen2_vl": _qwen2("<|video_pad|>", "<|vision_start|>", "<|vision_end|>"),
     "qwen2_5_vl": _qwen2("<|video_pad|>", "<|vision_start|>", "<|vision_end|>", told=_tell_length),
-    "qwen2_5_omni": _qwen2("<|VIDEO|>", "<|vision_bos|>", "<|vision_eos|>", told=_tell_wish, raw=False),
+    "qwen2_5_omni": _qwen2(
+        "<|VIDEO|>", "<|vision_bos|>", "<|vision_eos|>", told=_tell_wish, fixed=_QWEN_SIZE, raw=False
+    ),
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
     "qwen3_5": _QWEN3,
