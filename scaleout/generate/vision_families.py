@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from scaleout.generate.hearing import hear_cut, hear_padded
+from scaleout.generate.towers import hear_cut, hear_padded, see_crops
 
 
 @frozen
@@ -75,6 +75,12 @@ _NESTED_CROPS = Intake(
 _QWEN = Family({"image": _GRID_IMAGE, "video": _GRID_VIDEO}, _GRIDS)
 _GLM = Family({"image": _GRID_IMAGE, "video": _FRAMES_OF_IMAGES}, _GRIDS)
 
+_MASKED_CROPS = Intake(
+    see_crops,
+    ("image_pixel_values", "image_sizes", "image_attention_mask"),
+    IMAGE_TOKEN,
+    pixels="image_pixel_values",
+)
 _PADDED_SOUND = Intake(
     hear_padded, ("input_features", "feature_attention_mask"), ("audio_token_id",), pixels="input_features"
 )
@@ -105,6 +111,7 @@ FAMILIES: Mapping[str, Family] = {
     "smolvlm": Family({"image": _NESTED_CROPS}),
     "internvl": Family({"image": _PLAIN_CROPS}),
     "mistral3": Family({"image": _SIZED_IMAGE}),
+    "phi4_multimodal": Family({"image": _MASKED_CROPS}, model="AutoModelForCausalLM"),
     "qwen2_audio": Family({"audio": _PADDED_SOUND}, model="Qwen2AudioForConditionalGeneration"),
     "qwen2_5_omni": _OMNI,
 }
@@ -124,4 +131,6 @@ def towers_of(config: Mapping[str, Any]) -> Sequence[str]:
 
 def slot_id(config: Any, intake: Intake) -> int | None:
     """The id that stands where an embedding goes."""
-    return next((int(found) for name in intake.token if (found := getattr(config, name, None)) is not None), None)
+    places = (config, getattr(config, "vision_config", None))
+    ids = (getattr(place, name, None) for place in places for name in intake.token)
+    return next((int(found) for found in ids if found is not None), None)

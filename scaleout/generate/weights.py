@@ -60,7 +60,8 @@ def open_model(
     family = family_of(files.config)
     auto = AutoModelForCausalLM if family is None else getattr(transformers, family.model)
     towers = dict.fromkeys(("", *towers_of(files.config)), "sdpa")
-    attend: Any = name if family is None else {"text_config": name, **towers}
+    nested = "text_config" in (files.config.get("thinker_config") or files.config)
+    attend: Any = name if family is None else {**towers, "text_config" if nested else "": name}
     how: dict[str, Any] = {"attn_implementation": attend, "dtype": pick_dtype(options.dtype, files.config)}
     if files.gguf is not None:
         with remembering():

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from asking import Source
 from attrs import evolve, frozen
@@ -19,11 +20,16 @@ from scaleout.core.media import MediaSet
 from scaleout.generate.feature_tensors import joined
 from scaleout.generate.vision_families import FAMILIES as ENGINE_FAMILIES
 from scaleout.pipeline.stages import Front, open_front
+from scaleout.render.modalities.phi4_pictures import CropProcessor
+from scaleout.render.modality import MediaModel
 from scaleout.tokenizer import load_model_files
 from tests.render.mm_models import FAMILIES, build
 
 END = 5
 """An id that the random models hardly ever choose."""
+
+LONGEST = {"phi4_multimodal": 2048}
+"""Tokens of a sequence, where a picture takes more slots than usual."""
 
 BENT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v")
 """Families whose positions depend on the pictures."""
@@ -49,6 +55,8 @@ _GLM = {
         "temporal_patch_size": 2,
     },
 }
+
+PHI4 = ("image_pixel_values", "image_sizes", "image_attention_mask")
 
 SMALLER: Mapping[str, Mapping[str, Any]] = {
     # A window shorter than a picture, in one layer of two.
@@ -86,6 +94,8 @@ class Seeing:
     def processor(self) -> Any:
         from transformers import AutoImageProcessor
 
+        if self.name == "phi4_multimodal":  # transformers' own needs torchvision; ours is compared with it elsewhere
+            return CropProcessor.of(MediaModel(self.name, self.folder, preprocessor_config={"dynamic_hd": 4}))
         return AutoImageProcessor.from_pretrained(self.folder, backend="pil")
 
     def render(self, *parts: Any) -> GenerateRequest:
@@ -102,6 +112,9 @@ class Seeing:
         if self.name == "mistral3":
             options["patch_size"] = {"height": 32, "width": 32}
         nested = self.name in ("llava_onevision", "idefics3", "smolvlm")
+        if self.name == "phi4_multimodal":
+            each = [self.processor([image]) for image in images]
+            return {name: torch.from_numpy(np.concatenate([one[name] for one in each])) for name in PHI4}
         made = self.processor(images=[list(images)] if nested else list(images), return_tensors="pt", **options)
         return {name: value for name, value in made.items() if name not in ("num_crops", "num_patches", "rows", "cols")}
 
@@ -171,7 +184,9 @@ def make(name: str, base: Path, folder: Path) -> Seeing:
         put_into_whole(folder)
     files = load_model_files(str(folder))
     front = open_front(ModeConfig(Mode.RENDER_ONLY, model=str(folder), served_model_names=("m",)), files)
-    return Seeing(name, folder, front, Source(name, folder, files.config, 512, files.vocab_size, [END]))
+    return Seeing(
+        name, folder, front, Source(name, folder, files.config, LONGEST.get(name, 512), files.vocab_size, [END])
+    )
 
 
 def class_of(name: str) -> Any:

@@ -416,6 +416,32 @@ FAMILIES: Mapping[str, Family] = {
         tokens=("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"),
         audio=_WHISPER,
     ),
+    "phi4_multimodal": Family(
+        "qwen3",
+        "Phi4MultimodalProcessor",
+        chatml("<|image|>", "<|audio|>"),
+        {
+            "model_type": "phi4_multimodal",
+            **_text(),
+            "pad_token_id": 5,
+            "bos_token_id": 5,
+            "eos_token_id": 5,
+            "vision_config": {"model_type": "phi4_multimodal_vision", **_SIGLIP},
+            "audio_config": {
+                "model_type": "phi4_multimodal_audio",
+                "hidden_size": 32,
+                "intermediate_size": 32,
+                "num_blocks": 1,
+                "num_attention_heads": 2,
+                "ext_pw_out_channel": 32,
+                "depthwise_separable_out_channel": 32,
+                "nemo_conv_channels": 32,
+            },
+        },
+        {"image_processor_type": "Phi4MultimodalImageProcessor", "dynamic_hd": 4},
+        tokens=("<|image|>", "<|audio|>"),
+        named={"image_token": "<|image|>", "audio_token": "<|audio|>"},
+    ),
     "qwen2_5_omni": Family(
         "qwen3",
         "Qwen2_5OmniProcessor",
@@ -492,6 +518,9 @@ def build(family: Family, base: Path, out: Path) -> Path:
     if "thinker_config" in config:
         ids = {name: tokenizer.token_to_id(token) for name, token in _OMNI_IDS.items()}
         config["thinker_config"] = _with_vocabulary({**config["thinker_config"], **ids}, vocab_size)
+    elif "text_config" not in config:
+        ids = {"image_token_id": tokenizer.token_to_id("<|image|>")}
+        config |= {"vocab_size": vocab_size, "vision_config": {**config["vision_config"], **ids}}
     else:
         config = _with_vocabulary(config, vocab_size)
         if "image_token_id" not in config and "image_token_index" not in config:

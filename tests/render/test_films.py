@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,8 +22,9 @@ from scaleout.pipeline.stages import Front, open_front
 from scaleout.render.modalities import video_families
 from scaleout.render.modality import array_of
 from scaleout.tokenizer import load_model_files
-from tests.render.mm_asking import for_processor, joined, own_processor, render, torchvision_seems_there
+from tests.render.mm_asking import for_processor, joined, own_processor, render
 from tests.render.mm_models import FAMILIES
+from tests.render.torchvision_stand_in import stand_in
 
 np = pytest.importorskip("numpy")
 av = pytest.importorskip("av")
@@ -44,54 +43,20 @@ FRAMES = [48, 5, 75]
 """Of films with eight a second."""
 
 
-class StandIn:
-    """The functions of torchvision that video processors call, by Pillow and torch: it is not needed to render."""
-
-    InterpolationMode = SimpleNamespace(BICUBIC=3, BILINEAR=2, LANCZOS=1)
-
-    @staticmethod
-    def resize(image: Any, size: Any, interpolation: int = 2, antialias: bool = True) -> Any:
-        """Torch's own differs from Pillow's by one of 255, in one byte of 500."""
-        import torch
-        from PIL import Image
-
-        frames = image.reshape(-1, *image.shape[-3:]).permute(0, 2, 3, 1).numpy()
-        resized = [np.asarray(Image.fromarray(one).resize((size[1], size[0]), interpolation)) for one in frames]
-        return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2).reshape(*image.shape[:-2], *size)
-
-    @staticmethod
-    def normalize(image: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
-        import torch
-
-        return (image - torch.as_tensor(mean)[:, None, None]) / torch.as_tensor(std)[:, None, None]
-
-    @staticmethod
-    def grayscale_to_rgb(image: Any) -> Any:
-        return image
-
-
 @pytest.fixture(scope="module")
-def video_processor() -> Callable[[str], Any]:
+def video_processor() -> Iterator[Callable[[str], Any]]:
     """`video_processor(name)`: a family's own of transformers, which needs torch."""
     pytest.importorskip("torch")
-    patch = pytest.MonkeyPatch()
+    with pytest.MonkeyPatch.context() as patch:
 
-    @cache
-    def find(name: str) -> Any:
-        from transformers import image_processing_backends, video_processing_utils
+        @cache
+        def find(name: str) -> Any:
+            module, processor = PROCESSORS[name]
+            found = stand_in(patch, f"transformers.models.{module}.video_processing_{module}")
+            settings = {"cap_pixels_per_frame": False} if "Qwen" in processor else {}
+            return getattr(found, processor)(**settings, **(FAMILIES[name].video or {}))
 
-        module, processor = PROCESSORS[name]
-        with torchvision_seems_there():
-            found = importlib.import_module(f"transformers.models.{module}.video_processing_{module}")
-        for place in (image_processing_backends, video_processing_utils, found):
-            patch.setattr(place, "tvF", StandIn, raising=False)
-        modes = {3: 3, 2: 2, 1: 1}
-        patch.setattr(image_processing_backends, "pil_torch_interpolation_mapping", modes, raising=False)
-        settings = {"cap_pixels_per_frame": False} if "Qwen" in processor else {}
-        return getattr(found, processor)(**settings, **(FAMILIES[name].video or {}))
-
-    yield find  # type: ignore[misc]
-    patch.undo()
+        yield find
 
 
 def asked(*films: bytes) -> list[Message]:

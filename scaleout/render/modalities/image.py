@@ -51,25 +51,31 @@ def open_modality(model: MediaModel, limits: MediaLimits) -> ImageModality | Non
     if family is None:
         return None
     try:
+        import transformers  # noqa: F401
         from PIL import Image
-        from transformers import AutoImageProcessor
     except ImportError:
         raise MissingExtra(EXTRA) from None
     # Its own guard warns at half of what --max-image-pixels allows; ours refuses before any decoding.
     Image.MAX_IMAGE_PIXELS = None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            processor = AutoImageProcessor.from_pretrained(  # type: ignore[no-untyped-call]
-                str(model.folder), backend="pil", local_files_only=True, trust_remote_code=False
-            )
-    except (ImportError, OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"The image processor of {model.name!r} cannot be used: {error}") from error
+    processor = family.own(model) if family.own is not None else _open_processor(model)
     if family.raw(model) and hasattr(processor, "patchify"):
         processor.patchify = cut_patches
     gate = PixelGate(limits.max_image_pixels)
     tones = find_tones(processor, scoped(limits.processor_kwargs, "image")) if family.raw(model) else None
     return ImageModality(model, family, family.slots(model), processor, limits, gate, tones)
+
+
+def _open_processor(model: MediaModel) -> Any:
+    from transformers import AutoImageProcessor
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return AutoImageProcessor.from_pretrained(  # type: ignore[no-untyped-call]
+                str(model.folder), backend="pil", local_files_only=True, trust_remote_code=False
+            )
+    except (ImportError, OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"The image processor of {model.name!r} cannot be used: {error}") from error
 
 
 @define

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from scaleout.core import Field, Tensor
 from scaleout.core.features import Batched, Flat, Shared
+from scaleout.render.modalities.phi4_pictures import CropProcessor
 from scaleout.render.modality import Expansion, MediaModel, Run, Slots, tensor_of, token_of
 
 Inputs = Mapping[str, Any]
@@ -28,7 +29,8 @@ class ImageFamily:
     """One row of the table. `nested`: the processor wants pictures as lists of lists, one list for each prompt.
 
     `counts_pictures`: what it does depends on whether there is more than one. `call`: arguments that the model's processor always gives
-    to its image processor. `raw`: whether pixels travel as they are, for the engine to bring them into the model's range.
+    to its image processor. `raw`: whether pixels travel as they are, for the engine to bring them into the model's range. `own`: makes an
+    image processor where transformers has none that works without torch.
     """
 
     slots: Callable[[MediaModel], Slots]
@@ -38,6 +40,7 @@ class ImageFamily:
     nested: bool = False
     counts_pictures: bool = False
     raw: Callable[[MediaModel], bool] = lambda model: False
+    own: Callable[[MediaModel], Any] | None = None
 
 
 def _one_token(default: str, before: str = "", behind: str = "") -> Callable[[MediaModel], Slots]:
@@ -257,6 +260,22 @@ def _onevision_fields(model: MediaModel, inputs: Inputs) -> dict[str, Field]:
     }
 
 
+# ---------------------------------------------------------------------------------------------- Phi-4-multimodal
+
+
+def _phi4_expand(model: MediaModel, processor: Any, inputs: Inputs) -> Expansion:
+    return [Run(token_of(model, "image_token", "<|image|>"), int(inputs["num_img_tokens"][0]))]
+
+
+def _phi4_fields(model: MediaModel, inputs: Inputs) -> dict[str, Field]:
+    return {
+        "image_pixel_values": Field(_array(inputs["image_pixel_values"][0]), Batched()),
+        "image_attention_mask": Field(_array(inputs["image_attention_mask"][0]), Batched()),
+        "image_sizes": Field(_array(inputs["image_sizes"][0]), Batched(keep_on_cpu=True)),
+        "num_img_tokens": _number(int(inputs["num_img_tokens"][0])),
+    }
+
+
 # ---------------------------------------------------------------------------------------------- the table
 
 
@@ -280,6 +299,7 @@ FAMILIES: Mapping[str, ImageFamily] = {
     "LlavaOnevisionProcessor": ImageFamily(
         _one_token("<image>"), _onevision_expand, _onevision_fields, nested=True, counts_pictures=True
     ),
+    "Phi4MultimodalProcessor": ImageFamily(_one_token("<|image|>"), _phi4_expand, _phi4_fields, own=CropProcessor.of),
     "PixtralProcessor": ImageFamily(
         _pixtral_slots,
         _pixtral_expand,
@@ -307,6 +327,7 @@ PROCESSOR_OF = {
     "smolvlm": "SmolVLMProcessor",
     "llava": "LlavaProcessor",
     "llava_onevision": "LlavaOnevisionProcessor",
+    "phi4_multimodal": "Phi4MultimodalProcessor",
     "pixtral": "PixtralProcessor",
     "mistral3": "PixtralProcessor",
 }
