@@ -1,10 +1,14 @@
 """`python -m bench.remote [MODEL]`: what a front end adds to engines elsewhere, on one core, under 200 streams.
 
-Two loads on `scaleout launch render MODEL --engine-url …`, which has one core to itself; everything else runs on the others:
+The loads on `scaleout launch render MODEL --engine-url …`, which has one core to itself; everything else runs on another:
 
-* paced: an engine of this process sends every stream one token at a time, and this process reads what comes of it, so that one clock
-  tells how long each token took through the front end;
+* spread: an engine in this process sends every stream so many tokens a second, no two streams at the same moment if it can be helped;
+* steps: the same rate, and all streams get their tokens at once, as from an engine that makes one token of everybody in each step. The
+  last of them waits for all others;
 * echo: two `scaleout serve --tokens-only --engine-backend echo`, as many short streamed chats as go through.
+
+In the first two this process also reads what comes out, so that one clock tells how long each token took; and it reads the engine itself
+first, in the same way. What the front end adds is the difference.
 """
 
 from __future__ import annotations
@@ -19,35 +23,35 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import cast
 
 import uvloop
-from attrs import define, field
+from attrs import define, field, frozen
 
 from bench.models import find_model
 from bench.servers import Contender, Cores, Server, choose_cores, running
 
-CHAT = b"/v1/chat/completions"
-WORDS = 64
-"""Tokens of one paced answer."""
+CHAT = "/v1/chat/completions"
+GENERATE = "/inference/v1/generate"
 SHORT = 16
 """Tokens of one answer of the echo engine."""
-FIRST_ID = 1000
+TICK = 0.001
+"""Seconds between two looks at what is due: an event loop's timers are no finer."""
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.remote", description=__doc__)
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=20.0, help="tokens a second of each paced stream. Default: 20")
+    parser.add_argument("--rate", type=float, default=20.0, help="tokens a second of each stream. Default: 20")
+    parser.add_argument("--tokens", type=int, default=256, help="of one answer. Default: 256")
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args(argv)
     cores = choose_cores()
     cores.pin(cores.load)
     with tempfile.TemporaryDirectory(prefix="scaleout-bench-") as folder:
-        for streams in dict.fromkeys((1, options.streams)):
-            print(uvloop.run(measure_paced(options, streams, cores, Path(folder))), flush=True)
+        for streams, at_once in ((1, False), (options.streams, False), (options.streams, True)):
+            print(uvloop.run(measure_paced(options, streams, at_once, cores, Path(folder))), flush=True)
         print(measure_echo(options, cores, Path(folder)), flush=True)
     return 0
 
@@ -59,6 +63,61 @@ def front_over(urls: Sequence[str]) -> Contender:
 
 
 # ---------------------------------------------------------------------------------------------- paced
+
+
+@define(eq=False)
+class Stream:
+    """One answer of the paced engine. `sent`: when each token left."""
+
+    out: asyncio.WriteTransport
+    sent: list[float]
+
+    def send(self, tokens: int) -> bool:
+        """Send the next token of `tokens`. Returns whether it was the last."""
+        place = len(self.sent) + 1
+        event = EVENT % (1000 + place % 1000, b'"length"' if place == tokens else b"null")
+        self.sent.append(time.perf_counter())
+        self.out.write(b"%x\r\n%b\r\n" % (len(event), event))
+        if place < tokens:
+            return False
+        self.out.write(LAST)
+        return True
+
+
+EVENT = (
+    b'data: {"request_id":"r","choices":[{"index":0,"token_ids":[%d],"finish_reason":%b,"stop_reason":null,'
+    b'"logprobs":null}],"usage":null}\n\n'
+)
+LAST = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+
+
+@define(eq=False)
+class Clock:
+    """Says when each stream gets a token, and keeps how long tokens took. `slots`: moments of one period at which some streams are due."""
+
+    tokens: int
+    period: float
+    slots: int
+    sent: dict[int, list[float]] = field(factory=dict)
+    took: list[float] = field(factory=list)
+    _streams: list[list[Stream]] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._streams = [[] for _ in range(self.slots)]
+
+    def begin(self, number: int, out: asyncio.WriteTransport) -> None:
+        sent = self.sent[number] = []
+        self._streams[number % self.slots].append(Stream(out, sent))
+
+    async def run(self) -> None:
+        began, turn = time.perf_counter(), 0
+        while True:
+            due = int((time.perf_counter() - began) / self.period * self.slots)
+            for late in range(turn, due):
+                slot = late % self.slots
+                self._streams[slot] = [one for one in self._streams[slot] if not one.send(self.tokens)]
+            turn = due
+            await asyncio.sleep(TICK)
 
 
 @define(eq=False)
@@ -89,40 +148,16 @@ class Engine(asyncio.Protocol):
         self._transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
-        asyncio.get_running_loop().create_task(self.clock.play(int(stream[1]), self._transport))
-
-
-@define
-class Clock:
-    """When each token left, and how long it took. `pause`: seconds between two tokens of a stream."""
-
-    pause: float
-    sent: dict[int, list[float]] = field(factory=dict)
-    took: list[float] = field(factory=list)
-    faults: list[str] = field(factory=list)
-
-    async def play(self, stream: int, out: asyncio.WriteTransport) -> None:
-        sent = self.sent[stream] = []
-        for place in range(WORDS):
-            await asyncio.sleep(self.pause)
-            choice = {"index": 0, "token_ids": [FIRST_ID + place], "finish_reason": None, "logprobs": None}
-            if place == WORDS - 1:
-                choice["finish_reason"] = "length"
-            event = b"data: %b\n\n" % json.dumps({"request_id": "r", "choices": [choice]}).encode()
-            sent.append(time.perf_counter())
-            out.write(b"%x\r\n%b\r\n" % (len(event), event))
-        done = b"data: [DONE]\n\n"
-        out.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(done), done))
+        self.clock.begin(int(stream[1]), self._transport)
 
 
 @define(eq=False)
 class Reader(asyncio.Protocol):
-    """One streamed chat. `over`: the number of tokens that came."""
+    """One streamed answer. `over`: the number of tokens that came. `clock` None: nobody wants to know when."""
 
     request: bytes
-    sent: list[float] | None
-    stream: int
-    clock: Clock
+    number: int
+    clock: Clock | None
     over: asyncio.Future[int]
     _tokens: int = 0
     _head: bytes = b""
@@ -133,10 +168,11 @@ class Reader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
         self._head = self._head or data[:300]
-        for _ in range(data.count(b'"token_ids":[')):
-            if self.sent is not None:
-                self.clock.took.append(now - self.clock.sent[self.stream][self._tokens])
-            self._tokens += 1
+        new = data.count(b'"token_ids":[')
+        if self.clock is not None and new:
+            sent = self.clock.sent[self.number]
+            self.clock.took += [now - sent[place] for place in range(self._tokens, self._tokens + new)]
+        self._tokens += new
         if b"[DONE]" in data and not self.over.done():
             self.over.set_result(self._tokens)
 
@@ -145,62 +181,102 @@ class Reader(asyncio.Protocol):
             self.over.set_exception(RuntimeError(self._head.decode(errors="replace")))
 
 
-def chat_request(stream: int, tokens: int) -> bytes:
+def chat_request(number: int, tokens: int) -> bytes:
+    text = f"What is {number} + 2? Explain it to me step by step."
     body = {
         "model": "m",
-        "messages": [{"role": "user", "content": f"What is {stream} + 2? Explain it to me step by step."}],
+        "messages": [{"role": "user", "content": text}],
         "max_tokens": tokens,
         "ignore_eos": True,
         "stream": True,
         "return_token_ids": True,
     }
-    data = json.dumps(body).encode()
-    head = b"POST %b HTTP/1.1\r\nHost: front\r\nX-Request-Id: bench-%d\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    return head % (CHAT, stream, len(data)) + data
+    return post(CHAT, number, body)
 
 
-async def read_one(port: int, stream: int, tokens: int, clock: Clock, paced: bool) -> int:
+def engine_request(number: int) -> bytes:
+    return post(GENERATE, number, {"request_id": f"bench-{number}-", "stream": True})
+
+
+def post(path: str, number: int, body: object) -> bytes:
+    data = json.dumps(body, separators=(",", ":")).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: front\r\nX-Request-Id: bench-{number}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+async def read_one(port: int, number: int, request: bytes, clock: Clock | None) -> int:
     loop = asyncio.get_running_loop()
     over: asyncio.Future[int] = loop.create_future()
-    made = Reader(chat_request(stream, tokens), [] if paced else None, stream, clock, over)
-    transport, _ = await loop.create_connection(lambda: made, "127.0.0.1", port)
+    transport, _ = await loop.create_connection(lambda: Reader(request, number, clock, over), "127.0.0.1", port)
     try:
         return await over
     finally:
         transport.abort()
 
 
-async def measure_paced(options: argparse.Namespace, streams: int, cores: Cores, folder: Path) -> str:
-    clock = Clock(1 / options.rate)
-    engine = await asyncio.get_running_loop().create_server(lambda: Engine(clock), "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{engine.sockets[0].getsockname()[1]}"
+@frozen
+class Paced:
+    """What one load came to. `took`: seconds from the engine to the reader, sorted. `chunks`: a second. `busy`: share of the front's core."""
+
+    took: Sequence[float]
+    chunks: float
+    busy: float
+
+    def at(self, share: float) -> float:
+        return self.took[min(int(len(self.took) * share), len(self.took) - 1)] * 1e3
+
+
+async def press(options: argparse.Namespace, streams: int, clock: Clock, port: int, front: Server | None) -> Paced:
+    """Keep so many streams going, of the engine itself where there is no front end."""
+    numbers = iter(range(10**6))
+
+    async def one_after_another(until: float) -> int:
+        tokens = 0
+        while time.perf_counter() < until:
+            number = next(numbers)
+            request = engine_request(number) if front is None else chat_request(number, options.tokens)
+            tokens += await read_one(port, number, request, clock)
+        return tokens
+
+    ticking = asyncio.create_task(clock.run())
+    pressing = [
+        asyncio.create_task(one_after_another(time.perf_counter() + options.seconds + 2)) for _ in range(streams)
+    ]
+    await asyncio.sleep(2)  # all have begun, and the front end has warmed up
+    clock.took.clear()
+    busy, began = front.busy() if front is not None else 0.0, time.perf_counter()
+    await asyncio.sleep(options.seconds)
+    passed, took = time.perf_counter() - began, sorted(clock.took)
+    spent = front.busy() - busy if front is not None else 0.0
+    for one in pressing:
+        one.cancel()
+    await asyncio.gather(*pressing, return_exceptions=True)
+    ticking.cancel()
+    return Paced(took, len(took) / passed, spent / passed)
+
+
+async def measure_paced(options: argparse.Namespace, streams: int, at_once: bool, cores: Cores, folder: Path) -> str:
+    period = 1 / options.rate
+    clocks = [Clock(options.tokens, period, 1 if at_once else round(period / TICK)) for _ in range(2)]
+    loop = asyncio.get_running_loop()
+    engines = [await loop.create_server(lambda clock=clock: Engine(clock), "127.0.0.1", 0) for clock in clocks]  # type: ignore[misc]
+    ports = [int(engine.sockets[0].getsockname()[1]) for engine in engines]
+    direct = await press(options, streams, clocks[0], ports[0], None)
     with ExitStack() as stack:
-        start = running(front_over([url]), find_model(options.model), cores, folder)
+        start = running(front_over([f"http://127.0.0.1:{ports[1]}"]), find_model(options.model), cores, folder)
         front: Server = await asyncio.to_thread(stack.enter_context, start)
         await asyncio.to_thread(front.settle)
-        port = int(front.url.rsplit(":", 1)[1])
-        numbers = iter(range(10**6))
-
-        async def one_after_another(until: float) -> int:
-            await asyncio.sleep(next(numbers) % 97 / 97 * clock.pause)  # streams do not step together
-            tokens = 0
-            while time.perf_counter() < until:
-                tokens += await read_one(port, next(numbers), WORDS, clock, paced=True)
-            return tokens
-
-        await asyncio.gather(*(one_after_another(time.perf_counter() + 1) for _ in range(streams)))
-        clock.took.clear()
-        busy, began = front.busy(), time.perf_counter()
-        counts = await asyncio.gather(*(one_after_another(began + options.seconds) for _ in range(streams)))
-        passed, spent = time.perf_counter() - began, front.busy() - busy
-    engine.close()
-    took = sorted(clock.took)
-    figures = {"median": median(took), "p99": took[int(len(took) * 0.99)]}
-    shown = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in figures.items())
-    chunk = spent / sum(counts)
+        through = await press(options, streams, clocks[1], int(front.url.rsplit(":", 1)[1]), front)
+    for engine in engines:
+        engine.close()
+    how = "all at once" if at_once else "spread"
+    shown = ", ".join(
+        f"{name} {direct.at(share):.2f} → {through.at(share):.2f} (+{through.at(share) - direct.at(share):.2f})"
+        for name, share in (("median", 0.5), ("p99", 0.99))
+    )
     return (
-        f"paced, {streams} streams of {options.rate:g} tokens/s: added per chunk {shown}; {sum(counts) / passed:,.0f} chunks/s, "
-        f"{chunk * 1e6:.0f} µs of processor time a chunk ({spent / passed:.0%} of the core)"
+        f"{streams} streams of {options.rate:g} tokens/s, {how}: ms from the engine, read directly → through the front end: {shown}; "
+        f"{through.chunks:,.0f} chunks/s with {through.busy:.0%} of the core, {through.busy / through.chunks * 1e6:.0f} µs a chunk"
     )
 
 
@@ -225,13 +301,13 @@ def measure_echo(options: argparse.Namespace, cores: Cores, folder: Path) -> str
 
 
 async def _ask_all(options: argparse.Namespace, front: Server, port: int) -> str:
-    clock = Clock(0)
     numbers = iter(range(10**6))
 
     async def one_after_another(until: float) -> int:
         answers = 0
         while time.perf_counter() < until:
-            tokens = await read_one(port, next(numbers), SHORT, clock, paced=False)
+            number = next(numbers)
+            tokens = await read_one(port, number, chat_request(number, SHORT), None)
             assert tokens == SHORT, tokens
             answers += 1
         return answers
