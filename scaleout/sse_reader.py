@@ -48,6 +48,10 @@ class EventReader:
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
         """The events that `piece` completes, in order. Raises `EventTooLong` behind those before it."""
+        if piece.startswith(b"data: ") and piece.find(b"\n") == len(piece) - 2 and self._takes_whole(piece):
+            self._begun = True
+            yield ServerEvent(piece[6:-2])
+            return
         if self._after_cr and piece:
             self._after_cr = False
             piece = piece.removeprefix(b"\n")
@@ -69,6 +73,11 @@ class EventReader:
                 yield event
         self._line += rest
         self._check(len(self._line))
+
+    def _takes_whole(self, piece: bytes) -> bool:
+        """Whether `piece`, which is one line and an end of line, is an event by itself: what nearly every piece is."""
+        fresh = not (self._line or self._has_data or self._name or self._after_cr)
+        return fresh and piece.endswith(b"\n\n") and b"\r" not in piece and len(piece) <= self.max_bytes
 
     def _check(self, line: int) -> None:
         if len(self._data) + line > self.max_bytes:

@@ -274,7 +274,7 @@ def says_something(delta: ChoiceDelta, carry: Mapping[str, Json]) -> bool:
         return True
     if delta.finish_reason or delta.logprobs or (carry.get("ids") and delta.token_ids):
         return True
-    return any(type(event) is not ToolEnd for event in delta.events)
+    return not set(map(type, delta.events)) <= {ToolEnd}
 
 
 def gather(request: Request | None) -> Gather | None:

@@ -13,13 +13,12 @@ ROOM = 4
 """Items of each stream that may wait for a slow reader."""
 
 
-async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     """Items of all `streams`. The first error of one is raised, and ends them all; so does closing the iterator."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:
-            async for item in only:
-                yield item
-        return
+    return streams[0] if len(streams) == 1 else _merge(streams)
+
+
+async def _merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     ready: asyncio.Queue[tuple[T] | Exception | None] = asyncio.Queue(maxsize=ROOM * len(streams))
 
     async def pump(stream: AsyncGenerator[T, None]) -> None:

@@ -72,6 +72,9 @@ def feed(format: Format, state: ParserState, pieces: Sequence[Piece]) -> tuple[P
     text = format.alphabet.read(pieces)
     if not text:
         return state, []
+    region = format.tables[state.calls].get(state.region)
+    if type(region) is Text and region.passes(state, text):
+        return state, [(Content if region.sink == "content" else Reasoning)(format.alphabet.spell(text))]
     reader = Reader(format, state.copy(), text)
     reader.run()
     return reader.state, reader.events

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
-from scaleout.parsers.state import HOLD_LIMIT
+from scaleout.parsers.state import HOLD_LIMIT, ParserState
 from scaleout.parsers.stream import WHITESPACE, Markers, skip
 
 if TYPE_CHECKING:
@@ -46,6 +46,12 @@ class Text:
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "find", Markers(self.first if self.then else self.markers))
+
+    def passes(self, state: ParserState, text: str) -> bool:
+        """Whether `text` is said as it is, and leaves the state as it is: no marker can begin in it, and no layout ends it."""
+        if self.then or not self.sink or state.held or state.edge or not getattr(state, self.sink):
+            return False
+        return text[-1] not in WHITESPACE and self.find.starts.search(text) is None
 
     def step(self, reader: Reader) -> bool:
         """Read up to the next marker and do what it says. False: there is none, and what could not be one has been said."""

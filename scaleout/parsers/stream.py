@@ -107,6 +107,8 @@ class Markers:
     whole: re.Pattern[str] = field(init=False, repr=False, eq=False)
     begun: re.Pattern[str] = field(init=False, repr=False, eq=False)
     first: frozenset[str] = field(init=False, repr=False, eq=False)
+    starts: re.Pattern[str] = field(init=False, repr=False, eq=False)
+    """A character that a word begins with."""
     longest: int = field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -114,6 +116,7 @@ class Markers:
         object.__setattr__(self, "whole", re.compile(_either(self.words)))
         object.__setattr__(self, "begun", re.compile(_either(starts) + r"\Z"))
         object.__setattr__(self, "first", frozenset(word[0] for word in self.words))
+        object.__setattr__(self, "starts", re.compile(_either(self.first)))
         object.__setattr__(self, "longest", max(map(len, self.words), default=1))
 
     def last(self, text: str) -> re.Match[str] | None:

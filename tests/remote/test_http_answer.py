@@ -30,6 +30,13 @@ def test_chunks_are_put_together_however_they_are_cut(pieces: list[bytes], cuts:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Two: a: b\r\n\r\n"
     reader, body = read(head + in_chunks(pieces), cuts)
     assert (body, reader.over, reader.reusable) == (b"".join(pieces), True, True)
+    one_by_one = AnswerReader()
+    one_by_one.feed(head)
+    for piece in pieces:
+        assert one_by_one.feed(b"%X\r\n%b\r\n" % (len(piece), piece)) == piece
+    assert not one_by_one.over
+    assert one_by_one.feed(b"0\r\n\r\n") == b""
+    assert one_by_one.over
     assert (reader.status, reader.headers["x-two"]) == (200, "a: b")
     reader.end()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, evolve, field
 
 from scaleout.codec import Unfit
-from scaleout.core import Json, PositionLogprobs, PromptInfo, TokenDelta
+from scaleout.core import Json, PositionLogprobs, PromptInfo, PromptLogprobs, TokenDelta
 from scaleout.generate.remote.dialect import read_ids
 from scaleout.generate.remote.faults import Broken
 from scaleout.result_wire import read_prompt_logprobs
@@ -46,25 +46,22 @@ class ChoicesReading:
             raise Broken("the engine's choices are no list")
         try:
             logprobs = event.get("prompt_logprobs") or choices[0].get("prompt_logprobs")
-            prompt = None
-            if logprobs is not None:
-                prompt = PromptInfo(cached_tokens=self._cached, logprobs=read_prompt_logprobs(logprobs))
-            elif self._cached is not None:
-                prompt = PromptInfo(cached_tokens=self._cached)
-            return [delta for one in choices if (delta := self._take_choice(one, prompt)) is not None]
+            told = None if logprobs is None else read_prompt_logprobs(logprobs)
+            deltas = [self._take_choice(one, told) for one in choices]
+            return [delta for delta in deltas if delta is not None]
         except (Unfit, KeyError, TypeError, AttributeError) as error:
             raise Broken(f"the engine's event cannot be read: {error}") from None
 
-    def _take_choice(self, choice: Json, prompt: PromptInfo | None) -> TokenDelta | None:
+    def _take_choice(self, choice: Json, prompt_logprobs: PromptLogprobs | None) -> TokenDelta | None:
         ids = choice.get("token_ids")
         if ids is None and choice.get("text"):
             raise Broken("the engine returns text without token ids: it does not know return_token_ids")
         index, reason, stop = choice.get("index") or 0, choice.get("finish_reason"), choice.get("stop_reason")
         logprobs = choice.get("logprobs")
-        if prompt is not None and index in self._told:
-            prompt = None
-        elif prompt is not None:
+        prompt = None
+        if index not in self._told and (prompt_logprobs is not None or self._cached is not None):
             self._told.add(index)
+            prompt = PromptInfo(cached_tokens=self._cached, logprobs=prompt_logprobs)
         delta = TokenDelta(
             index,
             read_ids(ids or []),

@@ -125,6 +125,17 @@ class AnswerReader:
     def _read_chunks(self, data: bytes) -> bytes:
         if self._held:
             data, self._held = self._held + data, b""
+        elif not (self._left or self._in_chunk or self._in_trailers):
+            # What nearly every piece is: one whole chunk.
+            start = data.find(b"\r\n") + 2
+            line = data[: start - 2]
+            if (
+                2 < start < 12
+                and HEX.issuperset(line)
+                and len(data) == start + int(line, 16) + 2 > start + 2
+                and data[-2:] == b"\r\n"
+            ):
+                return data[start:-2]
         pieces: list[bytes] = []
         at, size = 0, len(data)
         while at < size and not self.over:
