@@ -28,6 +28,9 @@ class Eyes(Protocol):
     def encode(self, media: Media, i: int) -> None:
         """One look: item `i`, or as much of it as can be had by itself. `media.rows` has it when all of it was seen."""
 
+    def forget(self, media: Media) -> None:
+        """The request is gone: what was begun for it is not wanted any more."""
+
     def counts(self) -> Mapping[str, int]:
         """The part of `EngineStats` that tells of the encoder cache. From any thread."""
 
@@ -49,6 +52,9 @@ class EncodingQueue:
     def drop(self, sequence: Sequence) -> None:
         if sequence in self.waiting:
             self.waiting.remove(sequence)
+            assert self.eyes is not None
+            assert sequence.media is not None
+            self.eyes.forget(sequence.media)
 
     def advance(self) -> tuple[Sequence, RequestError] | None:
         """One look at most. Returns a request that failed by it, which the queue has then forgotten."""

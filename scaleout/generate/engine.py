@@ -315,6 +315,8 @@ class EngineLoop:
                 self._live[command[0].stream] = command
         self._deliver([(stream, EngineFailed(reason, dead=True)) for stream in self._live])
         self._live.clear()
+        for sequence in list(self._unseen.waiting):
+            self._unseen.drop(sequence)
 
     def _drop(self, stream: Stream) -> list[Sequence]:
         choices = self._live.pop(stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
 from inspect import signature
 from math import prod
@@ -22,6 +22,7 @@ from scaleout.errors import BadRequest
 from scaleout.generate.encoder_cache import Encoded, EncoderCache
 from scaleout.generate.feature_tensors import alone_in_batch, content_key, joined, numbers
 from scaleout.generate.media import Item, Media, runs_of
+from scaleout.generate.turns import Turns
 from scaleout.generate.vision_families import Family, Intake, family_of, slot_id
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Vision:
     dtype: torch.dtype
     _merge: int = 1
     _bends: bool = False
+    _turns: Turns[Tensor] | None = field(default=None, init=False)
+    """What gets on now, and may pause."""
     _deeper: tuple[Tensor, list[Tensor]] | None = field(default=None, init=False)
 
     @classmethod
@@ -65,6 +68,9 @@ class Vision:
         )
         if family.deep:
             model.model.language_model.register_forward_pre_hook(vision._add_deeper, with_kwargs=True)
+        if device.type == "cpu":
+            for layer in tower_layers(model.model):
+                layer.register_forward_pre_hook(vision._pause)
         return vision
 
     # ------------------------------------------------------------------------------ before a request reaches the loop
@@ -181,40 +187,67 @@ class Vision:
             "encoder_cache_bytes": cache.held,
         }
 
-    @torch.inference_mode()
     def encode(self, media: Media, i: int) -> None:
-        """Runs the tower on one item, on a CPU on one crop of it where it has crops.
+        """Runs the tower on one item, on a CPU on as much of it as a part of one of its layers does.
 
         Raises BadRequest if the tower cannot take it, or gives something else than the slots hold.
         """
         item = media.items[i]
+        if self.device.type != "cpu":
+            self._keep(media, i, self._rows(item))
+            return
+        turns = media.begun.get(i)
+        if turns is None:
+            turns = media.begun[i] = Turns(lambda: self._rows(item))
+        self._turns = turns
+        try:
+            ended = turns.advance()
+        finally:
+            self._turns = None
+        if ended:
+            del media.begun[i]
+            self._keep(media, i, turns.result())
+
+    def forget(self, media: Media) -> None:
+        """Ends what was begun for a request that is gone."""
+        while media.begun:
+            media.begun.popitem()[1].drop()
+
+    def _pause(self, *_: Any) -> None:
+        """Before each part of a tower. The tower is also run where nobody takes turns."""
+        if self._turns is not None:
+            self._turns.pause()
+
+    @torch.inference_mode()
+    def _rows(self, item: Item) -> Tensor:
         assert item.fields is not None
         intake = self.family.intakes[item.modality]
+        seen: list[Tensor] = []
         try:
-            if i not in media.begun:
-                media.begun[i] = self._looks(intake, item.fields), []
-            looks, seen = media.begun[i]
-            output = self._look(intake, looks[len(seen)])
+            looks = self._looks(intake, item.fields)
+            while len(seen) < len(looks) and sum(map(len, seen)) < item.slots:
+                output = self._look(intake, looks[len(seen)])
+                seen.append(flat_rows(output.pooler_output))
+            rows = torch.cat(seen)
+            if self.family.deep:
+                rows = torch.cat([rows, *(flat_rows(deeper) for deeper in output.deepstack_features)], dim=-1)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-            log.warning("The vision tower cannot take an item of %d slots: %s", item.slots, error)
+            log.warning("The model's tower cannot take an item of %d slots: %s", item.slots, error)
             raise BadRequest(f"features: the model's tower cannot take item {item.hash}.", "features") from None
-        seen.append(flat_rows(output.pooler_output))
-        if len(seen) < len(looks) and sum(map(len, seen)) < item.slots:
-            return
-        del media.begun[i]
-        rows = torch.cat(seen)
         if len(seen) < len(looks):  # more crops than slots: each gives as many rows
             raise wrong_count(item.hash, item.slots, len(rows) * len(looks) // len(seen))
-        if self.family.deep:
-            rows = torch.cat([rows, *(flat_rows(deeper) for deeper in output.deepstack_features)], dim=-1)
         if len(rows) != item.slots:
             raise wrong_count(item.hash, item.slots, len(rows))
         if not bool(rows.isfinite().all()):
             raise BadRequest(f"features: item {item.hash} gives embeddings that are not finite.", "features")
-        media.rows[i] = rows.to(self.dtype).clone()
-        self.cache.put((media.salt, item.hash), Encoded(item.key, media.rows[i], self._steering(item.fields)))
+        return rows.to(self.dtype).clone()
+
+    def _keep(self, media: Media, i: int, rows: Tensor) -> None:
+        item = media.items[i]
+        media.rows[i] = rows
+        self.cache.put((media.salt, item.hash), Encoded(item.key, rows, self._steering(item.fields or {})))
 
     def _look(self, intake: Intake, arguments: dict[str, Any]) -> Any:
         base: Any = self.model.model
@@ -278,6 +311,17 @@ class Vision:
             named["visual_pos_masks"], named["deepstack_visual_embeds"] = self._deeper
             self._deeper = None
         return args, named
+
+
+def tower_layers(base: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The layers of a model that are not its text model's, and the parts of each."""
+    texts = [found for name in ("language_model", "text_model", "layers") if (found := getattr(base, name, None))]
+    text = {id(module) for found in texts for module in found.modules()}
+    for module in base.modules():
+        if isinstance(module, torch.nn.ModuleList) and id(module) not in text:
+            for layer in module:
+                yield layer
+                yield from layer.children()
 
 
 def flat_rows(output: Any) -> Tensor:

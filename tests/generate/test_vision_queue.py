@@ -93,6 +93,7 @@ class Slow:
 
     seen: list[str] = field(factory=list)
     remembered: set[bytes] = field(factory=set)
+    forgotten: list[Media] = field(factory=list)
 
     def prepare(self, request: GenerateRequest) -> Media:
         raise NotImplementedError
@@ -108,6 +109,9 @@ class Slow:
         self.seen.append(media.items[i].hash)
         self.remembered.add(media.items[i].key)
         media.rows[i] = True
+
+    def forget(self, media: Media) -> None:
+        self.forgotten.append(media)
 
     def counts(self) -> dict[str, int]:
         return {}
@@ -179,7 +183,8 @@ def test_a_bad_picture_fails_alone(loop: asyncio.AbstractEventLoop, scheduler: S
 
 
 def test_no_more_than_a_few_wait_with_embeddings(loop: asyncio.AbstractEventLoop, scheduler: Scheduler) -> None:
-    queue = EncodingQueue(Slow(), scheduler)
+    eyes = Slow()
+    queue = EncodingQueue(eyes, scheduler)
     for arrival in range(2 * AHEAD):
         queue.add(sequence(loop, arrival, f"picture {arrival}"))
     for _ in range(3 * AHEAD):
@@ -188,3 +193,4 @@ def test_no_more_than_a_few_wait_with_embeddings(loop: asyncio.AbstractEventLoop
     dropped = queue.waiting[0]
     queue.drop(dropped)
     assert dropped not in queue.waiting
+    assert eyes.forgotten == [dropped.media]
