@@ -97,7 +97,9 @@ def parse(body: Mapping[str, Json]) -> ChatRequest:
         tool_choice=tool_choice,
         parallel_tool_calls=fields.parallel_tool_calls,
         include_reasoning=fields.include_reasoning,
-        sampling=wishes_of(fields, logprobs=logprobs, max_tokens=max_tokens, limit_name=limit_name),
+        sampling=wishes_of(
+            fields, logprobs=logprobs, max_tokens=max_tokens, limit_name=limit_name, echoed_logprobs=fields.top_logprobs
+        ),
         options=options_of(fields, add_special_tokens=fields.add_special_tokens),
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,

@@ -80,6 +80,9 @@ def field_names(body: type[Any]) -> frozenset[str]:
 def prepare_shared(wire: dict[str, Json]) -> dict[str, Json]:
     """Nulls out, one stop string as a list, ids of `logit_bias` checked, 64-bit bounds."""
     values = codec.drop_nulls(wire)
+    for name in ("prompt_logprobs", "top_logprobs"):
+        if isinstance(values.get(name), str):
+            raise Unfit("Input should be a valid integer", f".{name}")
     if isinstance(values.get("stop"), str):
         values["stop"] = [values["stop"]]
     for name in ("priority", "seed"):
@@ -135,6 +138,8 @@ def read_response_format(given: Mapping[str, Json]) -> dict[str, Json] | None:
                 "When response_format type is 'json_schema', the 'json_schema' field must be provided.",
                 "response_format",
             )
+        if isinstance(schema, dict) and not isinstance(schema.get("name"), str):
+            raise codec.invalid("body.response_format.json_schema.name", "Field required")
         if not isinstance(schema, dict) or not isinstance(schema.get("schema", schema.get("json_schema")), dict):
             raise codec.invalid("body.response_format.json_schema.schema", "Input should be a valid dictionary")
         return {"json": schema.get("schema", schema.get("json_schema"))}
@@ -145,14 +150,22 @@ def read_response_format(given: Mapping[str, Json]) -> dict[str, Json] | None:
     )
 
 
-def wishes_of(body: SharedBody, *, logprobs: int | None, max_tokens: int | None, limit_name: str) -> SamplingWishes:
-    """The sampling part of a request."""
+def wishes_of(
+    body: SharedBody,
+    *,
+    logprobs: int | None,
+    max_tokens: int | None,
+    limit_name: str,
+    echoed_logprobs: int | None = None,
+) -> SamplingWishes:
+    """The sampling part of a request. `echoed_logprobs`: of an echoed prompt, where the request asks for none of the answer."""
     structured = body.structured_outputs
     if body.response_format is not None:
-        structured = read_response_format(body.response_format) or structured
+        # Two kinds of constraint are refused by render, wherever they were said.
+        structured = {**(structured or {}), **(read_response_format(body.response_format) or {})} or structured
     prompt_logprobs = body.prompt_logprobs
     if body.echo and prompt_logprobs is None:
-        prompt_logprobs = logprobs
+        prompt_logprobs = echoed_logprobs if logprobs is None else logprobs
     bias: dict[int, float] | None = None
     if body.logit_bias is not None:
         try:

@@ -15,6 +15,7 @@ from scaleout.errors import BadRequest
 
 ROLES = ("user", "assistant", "system", "developer")
 _UNFINISHED = ("in_progress", "incomplete")
+STATUSES = (*_UNFINISHED, "completed")
 
 Item = Mapping[str, Json]
 
@@ -46,6 +47,9 @@ def _add_item(messages: list[Message], item: Json, path: str) -> None:
     add = _ADD.get(kind) if isinstance(kind, str) else None
     if add is None:
         raise BadRequest(f"Unsupported input item type: {kind} (parameter=input)", "input")
+    of_an_answer = kind != "message" or isinstance(item.get("content"), list)
+    if of_an_answer and item.get("status", "completed") not in (*STATUSES, None):
+        raise invalid(f"{path}.status", "Input should be 'in_progress', 'completed' or 'incomplete'")
     add(messages, item, path)
 
 

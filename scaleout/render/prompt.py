@@ -230,6 +230,10 @@ class PromptWriter:
         return _Templated(render(variables, items), request, template, variables, items, kwargs, media)
 
     def _tools(self, request: ChatRequest, kwargs: Mapping[str, Json]) -> Any:
+        """What the template sees. As with the reference peer, `chat_template_kwargs` say it last, and server defaults first."""
+        given = request.chat_template_kwargs.get("tools")
+        if given is not None and given != "auto":
+            return given
         choice = request.tool_choice
         excluded = choice is not None and choice.mode == "none" and self._settings.exclude_tools_when_tool_choice_none
         if request.tools and not excluded:

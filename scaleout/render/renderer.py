@@ -283,8 +283,8 @@ def _generate_request(options: RequestOptions, request_id: str, prompt: Prompt, 
 def _transfer_params(options: RequestOptions) -> dict[str, Json] | None:
     """Where transfer parameters ride along on the wire; ids that render has used are not sent on."""
     extra: dict[str, Json] = {}
-    if options.kv_transfer_params is not None:
+    if options.kv_transfer_params:
         extra["kv_transfer_params"] = {k: v for k, v in options.kv_transfer_params.items() if k != "prompt_token_ids"}
-    if options.ec_transfer_params is not None:
+    if options.ec_transfer_params:
         extra["ec_transfer_params"] = options.ec_transfer_params
     return extra or None

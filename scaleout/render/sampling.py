@@ -147,7 +147,7 @@ class SamplingRules:
             logit_bias=self._logit_bias(wishes.logit_bias),
             allowed_token_ids=self._allowed(wishes.allowed_token_ids),
             extra_args=_extra_args(wishes.extra_args, extra_args),
-            bad_words=wishes.bad_words,
+            bad_words=tuple(dict.fromkeys(wishes.bad_words)),
             skip_reading_prefix_cache=prompt_logprobs is not None,
             thinking_token_budget=_thinking_budget(wishes.thinking_token_budget),
             repetition_detection=wishes.repetition_detection,

@@ -43,7 +43,8 @@ def merge_kwargs(request: ChatRequest, defaults: Mapping[str, Json]) -> dict[str
     effort = request.reasoning_effort
     if effort is not None:
         merged["reasoning_effort"] = effort
-        if "enable_thinking" not in given:
+        # Said is said, even where it decides nothing.
+        if "enable_thinking" not in request.chat_template_kwargs:
             merged["enable_thinking"] = effort != "none"
     return merged
 

@@ -178,13 +178,6 @@ def test_response_formats(wanted: Json, expected: Json) -> None:
     assert chat.parse(body(response_format=wanted)).sampling.structured_outputs == expected
 
 
-def test_a_format_wins_over_structured_outputs() -> None:
-    request = chat.parse(body(response_format={"type": "json_object"}, structured_outputs={"regex": "a"}))
-    assert request.sampling.structured_outputs == {"json_object": True}
-    request = chat.parse(body(response_format={"type": "text"}, structured_outputs={"regex": "a"}))
-    assert request.sampling.structured_outputs == {"regex": "a"}
-
-
 BAD = {
     "no messages": ({"messages": None}, "body.messages"),
     "message is text": ({"messages": ["x"]}, "body.messages.0"),
@@ -225,6 +218,12 @@ BAD = {
     "document is text": ({"documents": ["x"]}, "body.documents.0"),
     "document holds a number": ({"documents": [{"a": 1}]}, "body.documents.0.a"),
     "unknown effort": ({"reasoning_effort": "huge"}, "body.reasoning_effort"),
+    "logprobs as text": ({"logprobs": True, "top_logprobs": "5"}, "body.top_logprobs"),
+    "logprobs of the prompt as text": ({"prompt_logprobs": "1"}, "body.prompt_logprobs"),
+    "schema without a name": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+        "body.response_format.json_schema.name",
+    ),
     "unknown format": ({"response_format": {"type": "xml"}}, "body.response_format.type"),
     "format without a schema": (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}},
@@ -302,3 +301,17 @@ def test_rules_between_fields(name: str) -> None:
     with pytest.raises(BadRequest, match=words) as caught:
         chat.parse(body(**spoiled))
     assert caught.value.param == param
+
+
+def test_an_echo_asks_for_the_prompts_own_logprobs() -> None:
+    assert chat.parse(body(echo=True)).sampling.prompt_logprobs == 0
+    assert chat.parse(body(echo=True, logprobs=True, top_logprobs=2)).sampling.prompt_logprobs == 2
+    assert chat.parse(body(echo=True, prompt_logprobs=1)).sampling.prompt_logprobs == 1
+
+
+def test_two_constraints_stay_two() -> None:
+    """Render refuses them; a format must not hide what `structured_outputs` says."""
+    asked = chat.parse(body(structured_outputs={"regex": "a"}, response_format={"type": "json_object"}))
+    assert asked.sampling.structured_outputs == {"regex": "a", "json_object": True}
+    asked = chat.parse(body(structured_outputs={"regex": "a"}, response_format={"type": "text"}))
+    assert asked.sampling.structured_outputs == {"regex": "a"}

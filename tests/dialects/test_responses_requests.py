@@ -254,6 +254,10 @@ BAD = {
     "unknown format": ({"text": {"format": {"type": "xml"}}}, "body.text.format.type"),
     "format without a name": ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "body.text.format.name"),
     "format without a schema": ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "body.text.format.schema"),
+    "unknown status": (
+        {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "status": "auto"}]},
+        "body.input.0.status",
+    ),
     "unknown include": ({"include": ["everything"]}, "body.include.0"),
     "unknown truncation": ({"truncation": "middle"}, "body.truncation"),
     "unknown effort": ({"reasoning": {"effort": "huge"}}, "body.reasoning.effort"),

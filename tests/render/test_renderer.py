@@ -224,6 +224,8 @@ SHOWN = (
         ({}, {"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "low"}}, "True/high//True//"),
         ({}, {"chat_template_kwargs": {"tools": [{"a": 1}, {"b": 2}]}}, "///True/2/"),
         ({"tools": [{"a": 1}]}, {"tools": [Tool("f"), Tool("g")]}, "///True/2/"),
+        ({}, {"tools": [Tool("f"), Tool("g")], "chat_template_kwargs": {"tools": [{"a": 1}]}}, "///True/1/"),
+        ({}, {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": "auto"}}, "/high//True//"),
         ({}, {"documents": [{"title": "t", "text": "x"}]}, "///True//1"),
     ],
 )
