@@ -124,7 +124,7 @@ def read(query: Tensor, keys: Tensor, values: Tensor, length: int, look: Look, o
 def read_closed(
     query: Tensor, keys: Tensor, values: Tensor, length: int, closed: Sequence[tuple[int, int]], look: Look, out: Tensor
 ) -> None:
-    """As `read`, over all keys from the first: within a run of `closed` every token sees every other, beyond the window too."""
+    """As `read`, over all keys from the first: within a run of `closed` every token sees those behind it too."""
     heads, count, dim = query.shape
     place = torch.arange(length, device=query.device)
     group = torch.full((length,), -1, device=query.device)
@@ -135,8 +135,9 @@ def read_closed(
         end = min(start + ROWS, count)
         own = slice(length - count + start, length - count + end)
         behind = place[own, None] - place
-        hidden = behind < 0 if look.window is None else (behind < 0) | (behind >= look.window)
-        hidden &= (group[own, None] != group) | (group[own, None] < 0)
+        hidden = (behind < 0) & ((group[own, None] != group) | (group[own, None] < 0))
+        if look.window is not None:
+            hidden |= behind >= look.window
         few = query[:, start:end].reshape(len(keys), -1, dim)
         scores = torch.bmm(few, keys.transpose(1, 2)).view(heads, end - start, length)
         if look.softcap is not None:
