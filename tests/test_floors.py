@@ -27,7 +27,7 @@ FLOOR_OF = {part: floor for floor, parts in FLOORS.items() for part in parts}
 ONLY_IN = {
     "torch": ("generate/",),
     "jinja2": ("render/chat_template.py",),
-    "aiohttp": ("routes/", "app.py", "cli.py"),
+    "aiohttp": ("routes/", "app.py", "cli.py", "generate/remote/link.py"),
     "cattrs": ("codec.py",),
 }
 """Library → where it may be imported, as beginnings of paths below `scaleout/`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from scaleout.generate.remote.board import Seat
 from scaleout.generate.remote.comparison import Own
 from scaleout.generate.remote.faults import Broken, Busy, Fault, Lost, Unreachable
 from scaleout.generate.remote.handshake import Introduction, Refused, introduce
-from scaleout.generate.remote.link import Link
+from scaleout.generate.remote.link import Link, open_pool
 from scaleout.generate.remote.member import Member, name_of
 from scaleout.generate.remote.placement import Placement
 
@@ -61,6 +61,7 @@ class Fleet:
     listener: Listener | None = None
     _placement: Placement = field(init=False)
     _watchers: list[asyncio.Task[None]] = field(factory=list)
+    _close_pool: Callable[[], Awaitable[None]] | None = None
 
     def __attrs_post_init__(self) -> None:
         self._placement = Placement([m.name for m in self.members], lambda place: self.members[place].load)
@@ -84,8 +85,8 @@ class Fleet:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
         self._watchers = []
-        for member in self.members:
-            member.link.close()
+        if self._close_pool is not None:
+            await self._close_pool()
 
     # ---------------------------------------------------------------------------------------------- choosing
 
@@ -247,7 +248,9 @@ class Fleet:
 
 def gather_fleet(options: RemoteOptions, own: Own, seat: Seat, listener: Listener | None) -> Fleet:
     """The engines of `options.urls`, none of them asked yet. Called on the event loop that will use them."""
+    pool = open_pool(options)
     members = [
-        Member(place, name_of(url), Link(url.rstrip("/"), options), seat) for place, url in enumerate(options.urls)
+        Member(place, name_of(url), Link(url.rstrip("/"), options, pool), seat)
+        for place, url in enumerate(options.urls)
     ]
-    return Fleet(members, options, own, listener)
+    return Fleet(members, options, own, listener, close_pool=pool.close)

@@ -1,23 +1,21 @@
-"""HTTP to one engine: requests, and their answers as they come."""
+"""HTTP to one engine: the only place here that knows the library. All links of a fleet share one pool of connections."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import json
-import ssl
 from collections.abc import AsyncIterator, Mapping
-from urllib.parse import urlsplit
 
+import aiohttp
 from attrs import define, field, frozen
+from yarl import URL
 
 from scaleout.codec import loads
 from scaleout.core import Json
 from scaleout.errors import BadRequest, NotSupported, RequestError
 from scaleout.generate.options import RemoteOptions
-from scaleout.generate.remote.connections import Connection, Connections
 from scaleout.generate.remote.faults import Broken, Busy, Fault, Lost, Unreachable
-from scaleout.generate.remote.http_answer import AnswerReader, BadAnswer
 from scaleout.sse_reader import EventReader, EventTooLong
 
 KEEP_ALIVE = 4.0
@@ -31,7 +29,6 @@ SHORT_ANSWER = 10.0
 
 DEFAULT_RETRY = 1
 SLICE = 1 << 18
-"""Bytes of a long body that leave at once, so that other requests get their turns meanwhile."""
 DONE = b"[DONE]"
 
 
@@ -47,69 +44,37 @@ class Said:
         return self.body if self.status == 200 and isinstance(self.body, dict) else {}
 
 
-@define(eq=False)
-class Arrival:
-    """An answer whose head has been read. `first`: the part of its body that came with the head."""
-
-    connection: Connection
-    answer: AnswerReader
-    first: bytes
-    sent: bool
-    """Whether the request left as a whole."""
-
-    async def read(self) -> bytes:
-        """More of the body; b"" at its end. Raises `OSError`, `BadAnswer`."""
-        if self.first:
-            body, self.first = self.first, b""
-            return body
-        while not self.answer.over:
-            data = await self.connection.read()
-            if not data:
-                self.answer.end()
-                break
-            body = self.answer.feed(data)
-            if body:
-                return body
-        return b""
-
-    async def read_all(self) -> bytes:
-        """The whole body. Raises `OSError`, `BadAnswer`, and `Broken` for one that is too long."""
-        data = bytearray()
-        while piece := await self.read():
-            data += piece
-            if len(data) > MOST_BYTES:
-                raise Broken(f"the engine's answer is longer than {MOST_BYTES} bytes")
-        return bytes(data)
-
-    @property
-    def reusable(self) -> bool:
-        return self.sent and not self.first and self.answer.over and self.answer.reusable
+def open_pool(options: RemoteOptions) -> aiohttp.ClientSession:
+    """The pool; called on the event loop that will use it."""
+    headers = {"Accept-Encoding": "identity", "User-Agent": "scaleout"}
+    if options.api_key is not None:
+        headers["Authorization"] = f"Bearer {options.api_key}"
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout, sock_read=options.silence),
+        headers=headers,
+    )
 
 
 @define(eq=False)
 class Call:
-    """One request on its way. `started`: something of its answer has come."""
+    """One request on its way. `heard`: when the engine last sent something, on the event loop's clock."""
 
     link: Link
     started: bool = False
+    heard: float = 0.0
     _interrupted: str | None = None
     _opening: asyncio.Timeout | None = None
-    _connection: Connection | None = None
-    _watch: asyncio.TimerHandle | None = None
-    _begun: float = field(factory=lambda: asyncio.get_running_loop().time())
-
-    @property
-    def heard(self) -> float:
-        """When the engine last sent something, on the event loop's clock."""
-        return self._begun if self._connection is None else max(self._begun, self._connection.heard)
+    _response: aiohttp.ClientResponse | None = None
 
     def interrupt(self, reason: str) -> None:
         """Make whoever waits for this call find it lost."""
         self._interrupted = reason
         if self._opening is not None:
             self._opening.reschedule(asyncio.get_running_loop().time())
-        elif self._connection is not None:
-            self._connection.close()
+        elif self._response is not None:
+            self._response.close()
 
     async def events(
         self, path: str, body: bytes, headers: Mapping[str, str] | None = None
@@ -121,20 +86,21 @@ class Call:
         """
         link = self.link
         link.calls.add(self)
-        arrival = None
+        response = None
         try:
-            arrival = await self._open(path, body, headers or {})
-            self._connection = arrival.connection
-            self._look()
-            answer = arrival.answer
-            if answer.status != 200:
-                raise refusal(answer.status, await self._read_all(arrival), answer.headers.get("retry-after"))
-            if not answer.headers.get("content-type", "").partition(";")[0].strip().endswith("event-stream"):
-                yield [as_json(await self._read_all(arrival))]
+            response = self._response = await self._open(
+                path, body, {**(headers or {}), "Content-Type": "application/json"}
+            )
+            if response.status != 200:
+                raise refusal(response.status, await self._read_all(response), response.headers.get("Retry-After"))
+            if not response.content_type.endswith("event-stream"):
+                yield [as_json(await self._read_all(response))]
                 return
             reader = EventReader(MOST_BYTES)
+            loop = asyncio.get_running_loop()
             done = False
-            while piece := await self._read(arrival):
+            while piece := await self._read(response):
+                self.heard = loop.time()
                 self.started = True
                 events: list[Json] = []
                 fault = None
@@ -156,43 +122,53 @@ class Call:
                 raise Lost("the engine's stream ended inside an event")
         finally:
             link.calls.discard(self)
-            if self._watch is not None:
-                self._watch.cancel()
-            if arrival is not None:
-                link.connections.give_back(arrival.connection, reusable=arrival.reusable)
+            if response is not None:
+                # A connection whose answer is read to its end goes back to the pool by itself; any other is closed here.
+                response.close()
 
-    async def _open(self, path: str, body: bytes, headers: Mapping[str, str]) -> Arrival:
+    async def _open(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        """The head of the answer. A connection that the engine closed while it lay in the pool is replaced, once."""
         try:
             async with asyncio.timeout(self.link.options.silence) as self._opening:
-                return await self.link.send("POST", path, body, headers)
+                try:
+                    return await self._post(path, body, headers)
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                    if isinstance(error, aiohttp.ClientConnectorError):
+                        raise
+                    return await self._post(path, body, headers)
+        except aiohttp.ClientConnectorError as error:
+            raise Unreachable(spell(error)) from error
+        except aiohttp.ConnectionTimeoutError as error:
+            raise Unreachable(f"no connection within {self.link.options.connect_timeout:g} seconds") from error
         except TimeoutError as error:
             raise Lost(self._interrupted or self._silence()) from error
-        except (OSError, BadAnswer) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise Lost(f"the connection broke before the answer began: {spell(error)}") from error
         finally:
             self._opening = None
 
-    async def _read(self, arrival: Arrival) -> bytes:
+    async def _post(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        data: bytes | AsyncIterator[bytes] = body
+        if len(body) > SLICE:
+            headers["Content-Length"] = str(len(body))
+            data = slices(body)
+        return await self.link.pool.post(self.link.url(path), data=data, headers=headers, allow_redirects=False)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         try:
-            return await arrival.read()
-        except (OSError, BadAnswer) as error:
+            return await response.content.readany()
+        except TimeoutError as error:
+            raise Lost(self._interrupted or self._silence()) from error
+        except (aiohttp.ClientError, OSError) as error:
             raise Lost(self._interrupted or f"the connection broke: {spell(error)}") from error
 
-    async def _read_all(self, arrival: Arrival) -> bytes:
-        try:
-            return await arrival.read_all()
-        except (OSError, BadAnswer) as error:
-            raise Lost(self._interrupted or f"the connection broke: {spell(error)}") from error
-
-    def _look(self) -> None:
-        """Give the engine up when it has been silent for too long. One timer a call, not one for each piece that comes."""
-        assert self._connection is not None
-        loop, silence = asyncio.get_running_loop(), self.link.options.silence
-        left = silence if self._connection.has_unread else self.heard + silence - loop.time()
-        if left <= 0:
-            self.interrupt(self._silence())
-        else:
-            self._watch = loop.call_later(left, self._look)
+    async def _read_all(self, response: aiohttp.ClientResponse) -> bytes:
+        data = bytearray()
+        while piece := await self._read(response):
+            data += piece
+            if len(data) > MOST_BYTES:
+                raise Broken(f"the engine's answer is longer than {MOST_BYTES} bytes")
+        return bytes(data)
 
     def _silence(self) -> str:
         return f"the engine sent nothing for {self.link.options.silence:g} seconds"
@@ -200,86 +176,23 @@ class Call:
 
 @define(eq=False)
 class Link:
-    """The way to one engine, at `base`."""
+    """The way to one engine."""
 
     base: str
     options: RemoteOptions
+    pool: aiohttp.ClientSession
     calls: set[Call] = field(factory=set)
     """Those under way, so that they can be told when the engine is gone."""
-    connections: Connections = field(init=False)
-    _prefix: str = field(init=False)
-    _headers: str = field(init=False)
+    _urls: dict[str, URL] = field(factory=dict)
 
-    def __attrs_post_init__(self) -> None:
-        parts = urlsplit(self.base)
-        secure = parts.scheme == "https"
-        host = (
-            (parts.hostname or "").encode("idna").decode() if not (parts.hostname or "").isascii() else parts.hostname
-        )
-        port = parts.port or (443 if secure else 80)
-        tls = ssl.create_default_context() if secure else None
-        self.connections = Connections(host or "", port, tls, KEEP_ALIVE)
-        self._prefix = parts.path
-        shown = f"[{host}]" if ":" in (host or "") else host
-        named = f"{shown}:{parts.port}" if parts.port else f"{shown}"
-        self._headers = f"Host: {named}\r\nUser-Agent: scaleout\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
-        if self.options.api_key is not None:
-            self._headers += f"Authorization: Bearer {self.options.api_key}\r\n"
-
-    def close(self) -> None:
-        """End what is under way."""
-        self.connections.close()
+    def url(self, path: str) -> URL:
+        found = self._urls.get(path)
+        if found is None:
+            found = self._urls[path] = URL(self.base + path, encoded=True)
+        return found
 
     def call(self) -> Call:
-        return Call(self)
-
-    async def send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Arrival:
-        """Send a request and wait for the head of its answer. Raises `Unreachable`, `OSError`, `BadAnswer`.
-
-        A connection that the engine closed while it lay idle is replaced.
-        """
-        head = self._write_head(method, path, body, headers)
-        connection = await self._connect(fresh=False)
-        if connection.used:
-            try:
-                return await self._exchange(connection, head, body or b"")
-            except (OSError, BadAnswer):
-                if connection.heard_since_use:
-                    raise
-            connection = await self._connect(fresh=True)
-        return await self._exchange(connection, head, body or b"")
-
-    async def _connect(self, *, fresh: bool) -> Connection:
-        limit = self.options.connect_timeout
-        try:
-            async with asyncio.timeout(limit):
-                return await self.connections.take(fresh=fresh)
-        except TimeoutError as error:
-            raise Unreachable(f"no connection within {limit:g} seconds") from error
-        except OSError as error:
-            raise Unreachable(spell(error)) from error
-
-    async def _exchange(self, connection: Connection, head: bytes, body: bytes) -> Arrival:
-        try:
-            sent = await write_all(connection, head, body)
-            answer = AnswerReader()
-            first = b""
-            while not answer.status:
-                data = await connection.read()
-                if not data:
-                    answer.end()
-                first = answer.feed(data)
-            return Arrival(connection, answer, first, sent)
-        except BaseException:
-            self.connections.give_back(connection, reusable=False)
-            raise
-
-    def _write_head(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
-        lines = [f"{method} {self._prefix}{path} HTTP/1.1\r\n", self._headers]
-        lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
-        if body is not None:
-            lines.append(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
-        return ("".join(lines) + "\r\n").encode("utf-8", "surrogateescape")
+        return Call(self, heard=asyncio.get_running_loop().time())
 
     async def get(self, path: str, seconds: float = SHORT_ANSWER) -> Said:
         """A question. Raises `Unreachable`, or `Lost` where the answer does not come in time."""
@@ -289,42 +202,38 @@ class Link:
         return await self._ask("POST", path, body, seconds)
 
     async def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> Said:
-        arrival = None
+        headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            async with asyncio.timeout(seconds):
-                arrival = await self.send(method, path, body, {})
-                data = await arrival.read_all()
+            async with (
+                asyncio.timeout(seconds),
+                self.pool.request(
+                    method, self.url(path), data=body, headers=headers, allow_redirects=False
+                ) as response,
+            ):
+                data = await response.read()
+        except aiohttp.ClientConnectorError as error:
+            raise Unreachable(spell(error)) from error
         except TimeoutError as error:
             raise Lost(f"no answer to {path} within {seconds:g} seconds") from error
-        except (OSError, BadAnswer, Broken) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(spell(error)) from error
-        finally:
-            if arrival is not None:
-                self.connections.give_back(arrival.connection, reusable=arrival.reusable)
         try:
-            return Said(arrival.answer.status, loads(data))
+            return Said(response.status, loads(data))
         except ValueError:
-            return Said(arrival.answer.status, None)
+            return Said(response.status, None)
 
 
-async def write_all(connection: Connection, head: bytes, body: bytes) -> bool:
-    """Send a request. Returns whether all of it left: an engine may answer before it has read everything."""
-    if len(body) <= SLICE:
-        connection.write(head + body)
-        return True
-    connection.write(head)
+async def slices(body: bytes) -> AsyncIterator[bytes]:
+    """A long body in pieces, so that other requests get their turns while it leaves."""
     for start in range(0, len(body), SLICE):
-        if connection.has_unread or connection.ended:
-            return False
-        connection.write(body[start : start + SLICE])
-        await connection.drain()
-    return True
+        yield body[start : start + SLICE]
 
 
 def spell(error: BaseException) -> str:
     """Why there is no connection, without addresses of objects and without a stack."""
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno is not None:
-        return errno.errorcode.get(error.errno) or str(error)
+    number = getattr(error, "errno", None)
+    if isinstance(number, int) and number in errno.errorcode:
+        return f"{errno.errorcode[number]}"
     return str(error) or type(error).__name__
 
 
