@@ -89,11 +89,16 @@ class PagedAttention:
 
     Without a kernel it only notes what each layer asks for, in `shapes` and `looks`: the way to learn a model's KV layout without
     knowing its architecture.
+
+    `narrows`: the last layer goes on with the tokens `kept` alone, int64 [rows], where those are given; the others only leave their
+    keys and values.
     """
 
     shapes: dict[int, LayerShape] = field(factory=dict)
     looks: dict[int, Look] = field(factory=dict)
     kernel: Kernel | None = None
+    narrows: bool = False
+    kept: Tensor | None = None
 
     def __call__(
         self,

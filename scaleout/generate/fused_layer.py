@@ -6,18 +6,22 @@ transformers' definition stays the truth: each layer is replaced only if it is b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, Optional, Tuple  # noqa: UP035 - TorchScript reads no other spelling
 
 import torch
+import torch.nn.functional as F
+from attrs import evolve
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from scaleout.generate.attention import Geometry, Look, PagedAttention, Stretch
 from scaleout.generate.gather_kernel import GatherKernel
 from scaleout.generate.packed_linear import PACKABLE, SIBLINGS, PackedLinear, alike, can_pack
+from scaleout.generate.scripted import scripted
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +34,7 @@ TOLERANCE = 1e-3
 
 
 class Turn:
-    """The rotary embedding of a step, laid out once for all layers. `sines` [tokens, 1, dim] has its first half negated."""
+    """The rotary embedding of a step, laid out once for all layers: [tokens, 1, dim], the first half of `sines` negated."""
 
     def __init__(self) -> None:
         self.given: tuple[Tensor, Tensor] | None = None
@@ -43,11 +47,6 @@ class Turn:
             self.given, self.cosines, self.sines = position_embeddings, cosines, torch.cat((-first, second), dim=-1)
         return self
 
-    def apply(self, heads: Tensor) -> Tensor:
-        """`heads` [tokens, heads, dim]."""
-        first, second = heads.chunk(2, dim=-1)
-        return torch.addcmul(heads * self.cosines, torch.cat((second, first), dim=-1), self.sines)
-
 
 class FusedLayer(nn.Module):
     """Attention and MLP, each behind a norm and added to what came in."""
@@ -56,17 +55,30 @@ class FusedLayer(nn.Module):
         super().__init__()
         own: Any = layer.self_attn
         mlp: Any = layer.mlp
-        self.index, self.dim, self.look = int(own.layer_idx), int(own.head_dim), look
-        self.query_heads = own.q_proj.out_features // self.dim
-        self.rotated = self.query_heads + own.k_proj.out_features // self.dim
-        self.before, self.after = Norm(layer.input_layernorm), Norm(layer.post_attention_layernorm)
-        self.query_norm = Norm(own.q_norm) if hasattr(own, "q_norm") else None
-        self.key_norm = Norm(own.k_norm) if hasattr(own, "k_norm") else None
-        self.heads, self.out = PackedLinear([own.q_proj, own.k_proj, own.v_proj]), PackedLinear([own.o_proj])
-        self.gates, self.down = PackedLinear([mlp.gate_proj, mlp.up_proj]), PackedLinear([mlp.down_proj])
-        self.inner, self.activate = mlp.gate_proj.out_features, mlp.act_fn
+        self.index, self.look = int(own.layer_idx), evolve(look, scale=1.0)
+        dim, normed = int(own.head_dim), hasattr(own, "q_norm")
+        scales = (1.0 if normed else look.scale, 1.0, 1.0)
+        heads = PackedLinear([own.q_proj, own.k_proj, own.v_proj], scales)
+        # Gate and up stay apart: activation and product then happen while their numbers are still in a register.
+        out, gate, up, down = (PackedLinear([one]) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+        # What the two functions take beside the rows, in their order. Modules would be looked up one by one in each call.
+        self.given = (
+            *Norm.of(layer.input_layernorm),
+            *(heads.packed, heads.bias),
+            *(own.q_proj.out_features // dim, own.k_proj.out_features // dim, dim),
+            Norm.of(own.q_norm, look.scale) if normed else None,
+            Norm.of(own.k_norm) if normed else None,
+        )
+        self.taken = (
+            *(out.packed, out.bias),
+            *Norm.of(layer.post_attention_layernorm),
+            *(gate.packed, gate.bias),
+            *name_activation(mlp.act_fn),
+            *(up.packed, up.bias, down.packed, down.bias),
+        )
         # Outside nn.Module's own bookkeeping: these belong to all layers.
         self.shared = (attention, turn)
+        self.last = False
         if hasattr(layer, "attention_type"):
             self.attention_type = layer.attention_type
 
@@ -74,38 +86,105 @@ class FusedLayer(nn.Module):
         """`hidden_states` [1, tokens, hidden]."""
         attention, turn = self.shared
         assert attention.kernel is not None
+        turn.take(position_embeddings)
         rows = hidden_states[0]
-        heads = self.heads(self.before(rows)).view(len(rows), -1, self.dim)
-        turned = turn.take(position_embeddings).apply(self._normed(heads)).transpose(0, 1)
-        query, key = turned[: self.query_heads], turned[self.query_heads :]
-        value = heads[:, self.rotated :].transpose(0, 1)
+        query, key, value = scripted(look_out)(rows, *self.given, turn.cosines, turn.sines)
         seen = attention.kernel.attend(self.index, query, key, value, self.look)
-        rows = self.out.add_to(rows, seen.view(len(rows), -1))
-        gate, up = self.gates(self.after(rows)).split(self.inner, dim=-1)
-        return self.down.add_to(rows, self.activate(gate).mul_(up)).unsqueeze(0)
-
-    def _normed(self, heads: Tensor) -> Tensor:
-        """Queries and keys, [tokens, rotated, dim]."""
-        if self.query_norm is None or self.key_norm is None:
-            return heads[:, : self.rotated]
-        query, key = heads[:, : self.query_heads], heads[:, self.query_heads : self.rotated]
-        return torch.cat((self.query_norm(query), self.key_norm(key)), dim=1)
+        if self.last and attention.kept is not None:
+            rows, seen = rows[attention.kept], seen[attention.kept]
+        return scripted(take_in)(rows, seen, *self.taken)
 
 
-class Norm(nn.Module):
-    """Root mean square over the last dimension, in float32. torch's own `rms_norm` takes ten times as long for 512 rows."""
+class Norm(NamedTuple):
+    """Root mean square over the last dimension: its weight, and the length that no row falls below."""
 
-    def __init__(self, norm: Any) -> None:
-        super().__init__()
+    weight: Tensor
+    least: Tensor
+
+    @classmethod
+    def of(cls, norm: Any, scale: float = 1.0) -> Norm:
+        """`scale`: what the result is to be multiplied by."""
         size = norm.weight.numel()
         epsilon = float(getattr(norm, "variance_epsilon", getattr(norm, "eps", 0.0)))
-        self.weight = norm.weight.detach().float() * size**0.5
-        self.least = torch.tensor((size * epsilon) ** 0.5)
+        return cls(norm.weight.detach().float() * (scale * size**0.5), torch.tensor((size * epsilon) ** 0.5))
 
-    def forward(self, rows: Tensor) -> Tensor:
-        numbers = rows.to(torch.float32, copy=True)
-        length = torch.hypot(torch.linalg.vector_norm(numbers, dim=-1, keepdim=True), self.least)
-        return numbers.div_(length).mul_(self.weight).to(rows.dtype)
+
+def normed(rows: Tensor, weight: Tensor, least: Tensor) -> Tensor:
+    """In float32, written out: torch's own `rms_norm` takes ten times as long for 512 rows."""
+    numbers = rows.to(torch.float32, copy=True)
+    length = torch.hypot(torch.linalg.vector_norm(numbers, 2.0, [-1], True), least)
+    return numbers.div_(length).mul_(weight).to(rows.dtype)
+
+
+def look_out(
+    rows: Tensor,
+    weight: Tensor,
+    least: Tensor,
+    packed: Tensor,
+    bias: Optional[Tensor],  # noqa: UP045 - TorchScript reads it
+    query_heads: int,
+    key_heads: int,
+    dim: int,
+    query_norm: Optional[Tuple[Tensor, Tensor]],  # noqa: UP006, UP045
+    key_norm: Optional[Tuple[Tensor, Tensor]],  # noqa: UP006, UP045
+    cosines: Tensor,
+    sines: Tensor,
+) -> Tuple[Tensor, Tensor, Tensor]:  # noqa: UP006
+    """`rows` [tokens, hidden] → queries, keys and values, each [heads, tokens, dim], turned to their places."""
+    inner = torch.ops.mkldnn._linear_pointwise(normed(rows, weight, least), packed, bias, "none", [], "")
+    heads = inner.view(rows.size(0), -1, dim)
+    flat = heads[:, : query_heads + key_heads]
+    if query_norm is not None and key_norm is not None:
+        query = normed(heads[:, :query_heads], query_norm[0], query_norm[1])
+        key = normed(heads[:, query_heads : query_heads + key_heads], key_norm[0], key_norm[1])
+        flat = torch.cat([query, key], dim=1)
+    first, second = flat.chunk(2, dim=-1)
+    turned = torch.addcmul(flat * cosines, torch.cat([second, first], dim=-1), sines).transpose(0, 1)
+    return turned[:query_heads], turned[query_heads:], heads[:, query_heads + key_heads :].transpose(0, 1)
+
+
+def take_in(
+    rows: Tensor,
+    seen: Tensor,
+    out: Tensor,
+    out_bias: Optional[Tensor],  # noqa: UP045
+    weight: Tensor,
+    least: Tensor,
+    gate: Tensor,
+    gate_bias: Optional[Tensor],  # noqa: UP045
+    activation: str,
+    algorithm: str,
+    up: Tensor,
+    up_bias: Optional[Tensor],  # noqa: UP045
+    down: Tensor,
+    down_bias: Optional[Tensor],  # noqa: UP045
+) -> Tensor:
+    """`rows` [tokens, hidden] and what they have seen, [tokens, heads, dim] → [1, tokens, hidden]."""
+    flat = seen.reshape(rows.size(0), -1)
+    rows = torch.ops.mkldnn._linear_pointwise(flat, rows, out, out_bias, "add")
+    given = normed(rows, weight, least)
+    opened = torch.ops.mkldnn._linear_pointwise(given, gate, gate_bias, activation, [], algorithm)
+    inner = torch.ops.mkldnn._linear_pointwise(given, opened, up, up_bias, "mul")
+    rows = torch.ops.mkldnn._linear_pointwise(inner, rows, down, down_bias, "add")
+    return rows.unsqueeze(0)
+
+
+ACTIVATIONS: Mapping[tuple[str, str], Callable[[Tensor], Tensor]] = {
+    ("swish", ""): F.silu,
+    ("gelu", "none"): F.gelu,
+    ("gelu", "tanh"): partial(F.gelu, approximate="tanh"),
+    ("relu", ""): F.relu,
+}
+"""What oneDNN does on the way out of a product, by the names that torch gives it."""
+
+
+def name_activation(function: Callable[[Tensor], Tensor]) -> tuple[str, str]:
+    """Found by what it does. Raises ValueError if it is none of ACTIVATIONS."""
+    sample = torch.linspace(-6, 6, 97)
+    for names, known in ACTIVATIONS.items():
+        if torch.allclose(function(sample), known(sample), atol=1e-5):
+            return names
+    raise ValueError(f"No product ends in {function}")
 
 
 def fuse_layers(model: PreTrainedModel, attention: PagedAttention, dtype: torch.dtype) -> int:
@@ -120,7 +199,7 @@ def fuse_layers(model: PreTrainedModel, attention: PagedAttention, dtype: torch.
         with sample_kernel(attention, torch.float32):
             exact = deepcopy(layer).float()
             exact._forward_hooks.clear()
-            alike = agrees(FusedLayer(exact, attention, look, Turn()), exact, in_float(inputs), in_float(named))
+            alike = agrees(lambda: FusedLayer(exact, attention, look, Turn()), exact, in_float(inputs), in_float(named))
         if alike:
             fused[layer] = FusedLayer(layer, attention, look, turn)
             for linear in (module for module in layer.modules() if isinstance(module, nn.Linear)):
@@ -138,6 +217,8 @@ def fuse_layers(model: PreTrainedModel, attention: PagedAttention, dtype: torch.
     for parent, name, child in layers:
         if child in fused:
             setattr(parent, name, fused[child])
+            fused[child].last = fused[child].index == max(attention.shapes)
+    attention.narrows = any(layer.last for layer in fused.values())
     return len(fused)
 
 
@@ -165,11 +246,11 @@ def sample_kernel(attention: PagedAttention, dtype: torch.dtype) -> Iterator[Non
         attention.kernel = before
 
 
-def agrees(candidate: FusedLayer, layer: nn.Module, inputs: Any, named: Any) -> bool:
-    """Whether both add the same to their input."""
+def agrees(fuse: Callable[[], FusedLayer], layer: nn.Module, inputs: Any, named: Any) -> bool:
+    """Whether the layer can be fused, and then adds the same to its input."""
     try:
-        theirs, ours = layer(*inputs, **named), candidate(*inputs, **named)
-    except (TypeError, RuntimeError) as error:
+        theirs, ours = layer(*inputs, **named), fuse()(*inputs, **named)
+    except (TypeError, ValueError, RuntimeError) as error:
         log.debug("A layer cannot be fused: %s", error)
         return False
     if not isinstance(theirs, Tensor) or ours.shape != theirs.shape:

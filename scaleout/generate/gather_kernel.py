@@ -7,15 +7,16 @@ time. Blocks are copied together before each look: that costs little, and what f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from typing import Optional
 
 import torch
 from torch import Tensor
 
 from scaleout.generate.attention import Geometry, LayerShape, Look, Stretch, slots_of, zeros
 from scaleout.generate.gather_plan import DecodeGroup, PromptSpan, decode_groups, prompt_spans
+from scaleout.generate.scripted import scripted
 
-ROWS = 64
+ROWS = 128
 """Prompt rows that look back at once: their scores should stay in a core's cache."""
 
 
@@ -33,6 +34,12 @@ class GatherKernel:
             for layer, shape in shapes.items()
         }
         self._key_space, self._value_space = Space(), Space()
+        self._triangle = torch.full((ROWS, ROWS), float("-inf"), dtype=geometry.dtype, device=geometry.device).triu_(1)
+        # TorchScript would compile kernels for a GPU, where time goes elsewhere.
+        on_cpu = geometry.device.type == "cpu"
+        self._store = scripted(store) if on_cpu else store
+        self._decode = scripted(decode) if on_cpu else decode
+        self._read = scripted(read) if on_cpu else read
         self._slots = torch.zeros(0, dtype=torch.int64)
         self._padding = 0
         self._groups: Sequence[DecodeGroup] = ()
@@ -46,25 +53,35 @@ class GatherKernel:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, look: Look) -> Tensor:
         keys, values = self.caches[layer]
-        keys.flatten(1, 2).index_copy_(1, self._slots, key)
-        values.flatten(1, 2).index_copy_(1, self._slots, value)
-        query = query * look.scale
+        self._store(keys, values, self._slots, key, value)
+        if look.scale != 1:
+            query = query * look.scale
+        seen = [self._look_back(group, query, keys, values, look) for group in self._groups]
+        if len(seen) == 1 and len(seen[0]) == query.shape[1]:
+            return seen[0]
         out = query.new_empty(query.shape[1], query.shape[0], values.shape[3])
-        for group in self._groups:
-            rows, hidden = group.view(len(keys), look.window)
-            heads = (group.end - group.start) * len(keys)
-            seen = self._key_space.gather(keys, rows, heads), self._value_space.gather(values, rows, heads)
-            out[group.start : group.end] = decode(query[:, group.start : group.end], *seen, hidden, look)
+        for group, answer in zip(self._groups, seen, strict=True):
+            out[group.start : group.end] = answer
         for span in self._spans:
             first, rows = span.view(len(keys), None if span.closed else look.window)
-            seen = self._key_space.gather(keys, rows, len(keys)), self._value_space.gather(values, rows, len(keys))
+            found, told = self._key_space.gather(keys, rows), self._value_space.gather(values, rows)
             asked, answer = query[:, span.start : span.end], out[span.start : span.end]
             if span.closed:
-                read_closed(asked, *seen, span.length, span.closed, look, answer)
+                read_closed(asked, found, told, span.length, span.closed, look, answer)
             else:
-                read(asked, *seen, span.length - first, look, answer)
-        out[len(out) - self._padding :] = 0
+                visible = span.length - first
+                how = look.window, look.softcap, look.sinks
+                self._read(asked, found, told, visible, *how, self._triangle, ROWS, answer)
+        if self._padding:
+            out[len(out) - self._padding :] = 0
         return out
+
+    def _look_back(self, group: DecodeGroup, query: Tensor, keys: Tensor, values: Tensor, look: Look) -> Tensor:
+        rows, hidden = group.view(len(keys), look.window)
+        spaces = self._key_space.room(keys, rows), self._value_space.room(values, rows)
+        if len(self._groups) > 1 or self._padding or self._spans:
+            query = query[:, group.start : group.end]
+        return self._decode(query, keys, values, rows, *spaces, hidden, look.softcap, look.sinks)
 
     def close(self) -> None:
         self.caches.clear()
@@ -76,49 +93,91 @@ class Space:
     def __init__(self) -> None:
         self._numbers = torch.empty(0)
 
-    def gather(self, cache: Tensor, rows: Tensor, heads: int) -> Tensor:
-        """`cache` [kv_heads, blocks, block_size, dim] → the blocks `rows`, counted over all heads, as [heads, tokens, dim]."""
-        kv_heads, blocks, size, dim = cache.shape
-        count = len(rows) * size * dim
-        if self._numbers.numel() < count:
-            self._numbers = cache.new_empty(count)
-        out = self._numbers[:count].view(len(rows), size * dim)
-        torch.index_select(cache.view(kv_heads * blocks, size * dim), 0, rows, out=out)
-        return out.view(heads, -1, dim)
+    def room(self, cache: Tensor, rows: Tensor) -> Tensor:
+        """For the blocks `rows` of `cache` [kv_heads, blocks, block_size, dim]: [rows, block_size * dim]."""
+        count, width = len(rows), cache.stride(1)
+        if self._numbers.numel() < count * width:
+            self._numbers = cache.new_empty(count * width)
+        return self._numbers[: count * width].view(count, width)
+
+    def gather(self, cache: Tensor, rows: Tensor) -> Tensor:
+        """The blocks `rows`, counted over all heads, as [kv_heads, tokens, dim]."""
+        return gather(cache, rows, self.room(cache, rows), len(cache))
 
 
-def decode(query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, look: Look) -> Tensor:
-    """`query` [heads, sequences, dim], scaled, one per sequence; `keys`, `values` [sequences * kv_heads, tokens, dim]; `hidden`
-    [sequences, 1, 1, tokens] is added to the scores → [sequences, heads, value_dim].
+def gather(cache: Tensor, rows: Tensor, space: Tensor, heads: int) -> Tensor:
+    """`cache` [kv_heads, blocks, block_size, dim] → the blocks `rows`, counted over all heads, in `space`, as [heads, tokens, dim]."""
+    torch.index_select(cache.view(-1, space.size(1)), 0, rows, out=space)
+    return space.view(heads, -1, cache.size(3))
+
+
+def store(keys: Tensor, values: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    """`key` and `value` [kv_heads, tokens, dim] to their places `slots` in the cache."""
+    keys.flatten(1, 2).index_copy_(1, slots, key)
+    values.flatten(1, 2).index_copy_(1, slots, value)
+
+
+def decode(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    rows: Tensor,
+    key_space: Tensor,
+    value_space: Tensor,
+    hidden: Optional[Tensor],  # noqa: UP045 - TorchScript reads it
+    softcap: Optional[float],  # noqa: UP045
+    sinks: Optional[Tensor],  # noqa: UP045
+) -> Tensor:
+    """`query` [heads, sequences, dim], scaled, one per sequence; `rows`: the blocks that each sees; `hidden` [sequences, 1, 1, tokens]
+    is added to the scores → [sequences, heads, value_dim].
     """
-    heads, count, dim = query.shape
-    scores = torch.bmm(query.transpose(0, 1).reshape(len(keys), -1, dim), keys.transpose(1, 2))
-    if look.softcap is not None:
-        scores = look.softcap * torch.tanh(scores / look.softcap)
+    heads, count, dim = query.size(0), query.size(1), query.size(2)
+    pairs = count * keys.size(0)
+    turned = gather(keys, rows, key_space, pairs).transpose(1, 2)
+    scores = torch.bmm(query.transpose(0, 1).reshape(pairs, -1, dim), turned)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     by_head = scores.view(count, heads, 1, -1)
     if hidden is not None:
         by_head.add_(hidden)
-    return torch.bmm(weigh(by_head, look.sinks).view(scores.shape), values).view(count, heads, -1)
+    weights = weigh(by_head, sinks).view(scores.shape)
+    return torch.bmm(weights, gather(values, rows, value_space, pairs)).view(count, heads, -1)
 
 
-def read(query: Tensor, keys: Tensor, values: Tensor, length: int, look: Look, out: Tensor) -> None:
-    """`query` [heads, rows, dim], scaled, the last of `length` tokens; `keys`, `values` [kv_heads, tokens, dim], with room behind
-    → `out` [rows, heads, value_dim].
+def read(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    length: int,
+    window: Optional[int],  # noqa: UP045
+    softcap: Optional[float],  # noqa: UP045
+    sinks: Optional[Tensor],  # noqa: UP045
+    triangle: Tensor,
+    at_once: int,
+    out: Tensor,
+) -> None:
+    """`query` [heads, rows, dim], scaled, the last of `length` tokens; `keys`, `values` [kv_heads, tokens, dim], with room behind;
+    `triangle` [at_once, at_once] is added to the scores among the rows themselves → `out` [rows, heads, value_dim].
     """
-    heads, count, dim = query.shape
+    heads, count, dim = query.size(0), query.size(1), query.size(2)
+    kv_heads = keys.size(0)
     turned = keys.transpose(1, 2)
-    at_once = count if count <= 2 * ROWS else ROWS
     for start in range(0, count, at_once):
         end = min(start + at_once, count)
+        few = end - start
         last = length - count + end
-        first = 0 if look.window is None else max(0, last - (end - start) - look.window + 1)
-        few = query[:, start:end].reshape(len(keys), -1, dim)
-        scores = torch.bmm(few, turned[:, :, first:last]).view(heads, end - start, last - first)
-        if look.softcap is not None:
-            scores = look.softcap * torch.tanh(scores / look.softcap)
-        hide(scores, look.window)
-        weights = weigh(scores, look.sinks).view(len(keys), -1, last - first)
-        out[start:end] = torch.bmm(weights, values[:, first:last]).view(heads, end - start, -1).transpose(0, 1)
+        first = 0 if window is None else max(0, last - few - window + 1)
+        asked = query[:, start:end].reshape(kv_heads, -1, dim)
+        scores = torch.bmm(asked, turned[:, :, first:last]).view(heads, few, last - first)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if few > 1:
+            scores[:, :, last - first - few :].add_(triangle[:few, :few])
+        if window is not None and last - first > window:
+            place = torch.arange(last - first, device=scores.device)
+            scores.masked_fill_(place[last - first - few :].unsqueeze(1) - place >= window, float("-inf"))
+        weights = weigh(scores, sinks).view(kv_heads, -1, last - first)
+        out[start:end].copy_(torch.bmm(weights, values[:, first:last]).view(heads, few, -1).transpose(0, 1))
 
 
 def read_closed(
@@ -147,26 +206,9 @@ def read_closed(
         out[start:end] = torch.bmm(weights, values).view(heads, end - start, -1).transpose(0, 1)
 
 
-def weigh(scores: Tensor, sinks: Tensor | None) -> Tensor:
+def weigh(scores: Tensor, sinks: Optional[Tensor]) -> Tensor:  # noqa: UP045
     """Softmax of `scores` [..., heads, queries, keys]; a head's sink takes its share of the weight and gives nothing."""
     if sinks is None:
         return torch.softmax(scores, dim=-1)
-    column = sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    column = torch.zeros_like(scores[..., :1]) + sinks.to(scores.dtype).view(-1, 1, 1)
     return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1].contiguous()
-
-
-def hide(scores: Tensor, window: int | None) -> None:
-    """`scores` [heads, queries, keys], the queries being the last of the keys: nobody looks ahead, or back beyond the window."""
-    queries, keys = scores.shape[1:]
-    if queries > 1:
-        scores[:, :, keys - queries :].masked_fill_(ahead(queries, scores.device), float("-inf"))
-    if window is not None and keys > window:
-        place = torch.arange(keys, device=scores.device)
-        behind = place[keys - queries :, None] - place
-        scores.masked_fill_(behind >= window, float("-inf"))
-
-
-@lru_cache(maxsize=4 * ROWS)
-def ahead(count: int, device: torch.device) -> Tensor:
-    """[count, count], true where the key is later than the query."""
-    return torch.ones(count, count, dtype=torch.bool, device=device).triu(1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -29,11 +30,13 @@ Pictures = tuple[int, Media, int, int]
 class ModelRunner:
     """A model whose attention goes through `kernel`, and a sampler behind it.
 
-    `rows` says how many tokens a step computes for so many that it has. `graphs` take steps that only decode.
+    `rows` says how many tokens a step computes for so many that it has. `graphs` take steps that only decode. `narrowing` takes note
+    of which tokens' logits are wanted.
     """
 
     graphs: DecodeGraphs | None = None
     vision: Vision | None = None
+    narrowing: PagedAttention | None = None
 
     def __init__(
         self,
@@ -120,9 +123,23 @@ class ModelRunner:
         inputs = {"input_ids": ids}
         if pictures and self.vision is not None:
             inputs = {"inputs_embeds": self.vision.embed(ids, pictures)}
-        output = self.model(**inputs, position_ids=positions, use_cache=False, logits_to_keep=keep)
+        with self._narrowed(keep, ids.shape[1]) as (wanted, count):
+            output = self.model(**inputs, position_ids=positions, use_cache=False, logits_to_keep=wanted)
         logits: Tensor = output.logits[0]
-        return logits
+        return logits[:count]
+
+    @contextmanager
+    def _narrowed(self, keep: Tensor | int, tokens: int) -> Iterator[tuple[Tensor | int, int | None]]:
+        """What the model is to keep of its last layer's output, and how many of the logits are wanted then."""
+        if self.narrowing is None or isinstance(keep, int) or self.rows(len(keep)) >= tokens:
+            yield keep, None
+            return
+        rows = self.rows(max(1, len(keep)))
+        self.narrowing.kept = torch.nn.functional.pad(keep, (0, rows - len(keep)))
+        try:
+            yield 0, len(keep)
+        finally:
+            self.narrowing.kept = None
 
     def _to_device(self, numbers: np.ndarray) -> Tensor:
         return to_device(numbers, self.device)

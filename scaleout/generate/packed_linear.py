@@ -27,19 +27,18 @@ def round_up(rows: int) -> int:
 class PackedLinear(nn.Module):
     """One or more `nn.Linear` as one, on oneDNN's own weight layout. Same numbers up to the order of sums."""
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], scales: Sequence[float] | None = None) -> None:
+        """`scales`: what the result of each is to be multiplied by."""
         super().__init__()
-        weight = torch.cat([linear.weight.detach() for linear in linears])
+        scales = scales or [1.0] * len(linears)
+        weight = torch.cat([linear.weight.detach() * scale for linear, scale in zip(linears, scales, strict=True)])
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        self.bias = torch.cat([linear.bias for linear in linears]) if linears[0].bias is not None else None
+        self.bias = None
+        if linears[0].bias is not None:
+            self.bias = torch.cat([linear.bias.detach() * scale for linear, scale in zip(linears, scales, strict=True)])
 
     def forward(self, rows: Tensor) -> Tensor:
         result: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
-        return result
-
-    def add_to(self, residual: Tensor, rows: Tensor) -> Tensor:
-        """`residual` + forward(`rows`), in one."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, residual, self.packed, self.bias, "add")
         return result
 
 

@@ -77,6 +77,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     rows = round_up if device.type == "cpu" else int
     runner = ModelRunner(model, attention.kernel, Sampler(), device, rows, options.threads)
     runner.vision = vision
+    runner.narrowing = attention if attention.narrows else None
     if flash is not None:
         runner.graphs = record_graphs(runner, flash, limits)
     scheduler = Scheduler(
