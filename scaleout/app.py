@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +32,7 @@ from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.access_log import log_fields, log_line
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
 from scaleout.routes.cors import Cors, answer_preflights, write_cors
-from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES, TABLES
+from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES, TABLES, TURN
 from scaleout.routes.lifecycle import Lifecycle
 from scaleout.routes.media import mount_media
 from scaleout.routes.metrics import Metrics
@@ -44,6 +45,7 @@ from scaleout.routes.middleware import (
 )
 from scaleout.routes.table import mount
 from scaleout.tls import keep_fresh, open_tls
+from scaleout.tokenizer.memory import share_one_heap
 from scaleout.workers import Worker, fork_workers
 
 LOG = logging.getLogger(__name__)
@@ -52,6 +54,9 @@ POOL_NAME = "front"
 YOUNG_OBJECTS = 20_000
 """Objects made between two looks for circles among them. A request makes hundreds and hardly any circle: at Python's own 700, the looks
 take a tenth of the time of short requests. The price is a few megabytes."""
+SWITCH_SECONDS = 0.001
+"""How long a thread with long work keeps the interpreter while the event loop waits for it. Python's own 5 ms, twice or thrice, are what
+others notice. Not in a process with an engine, whose loop is the thread that must not be interrupted."""
 LOADING: web.AppKey[asyncio.Task[None]] = web.AppKey("loading", asyncio.Task)
 """Loads the model. `run` waits for it while the health routes already answer."""
 
@@ -85,6 +90,7 @@ def make_app(
     app[STAGES] = stages
     app[RESPONSES] = open_store(config)
     app[LIFECYCLE] = lifecycle
+    app[TURN] = asyncio.Lock()
     app[METRICS] = Metrics(
         lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None, metrics_folder
     )
@@ -180,6 +186,8 @@ def run(config: ModeConfig) -> int:
     start_logging(config)
     if config.engine_backend in (None, "remote"):
         keep_torch_out()
+        share_one_heap()
+        sys.setswitchinterval(SWITCH_SECONDS)
     if config.log_level != "debug":
         logging.getLogger("aiohttp.server").addFilter(is_no_client_mistake)
     tls = open_tls(config.web)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ LIFECYCLE = web.AppKey("lifecycle", Lifecycle)
 RESPONSES = web.AppKey("responses", ResponseStore)
 POOL = web.AppKey("pool", ThreadPoolExecutor)
 """Threads for work that is too long for the event loop."""
+TURN = web.AppKey("turn", asyncio.Lock)
+"""Held by whoever does larger work on the event loop."""
 TABLES: web.AppKey[tuple[RouteTable, ...]] = web.AppKey("tables", tuple)
 """The tables whose routes are offered."""
 ROUTE_NAMES: web.AppKey[list[str]] = web.AppKey("route_names", list)
