@@ -71,7 +71,6 @@ _REFUSED = {
     "lora-modules": (None, _LORA),
     "max-loras": (1, _LORA),
     "max-lora-rank": (1, _LORA),
-    "enable-force-include-usage": (0, "streams carry usage when stream_options asks for it"),
     "response-role": (1, "answers are always by the assistant"),
     "skip-tokenizer-init": (0, "use --tokens-only"),
     "headless": (0, "use --engine-args with the vllm engine"),

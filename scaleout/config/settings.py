@@ -312,6 +312,11 @@ class ModeConfig:
         0.0, decimal(0), "Seconds between comments on a silent stream, 0 for none."
     )
     stream_interval: int = _server(1, integer(1), "Tokens that a stream gathers before it sends, at least.")
+    enable_force_include_usage: bool = _server(
+        False,
+        SWITCH,
+        "End every stream of chat and completions with its usage, whether stream_options asks for it or not.",
+    )
     enable_request_id_headers: bool = _server(False, SWITCH, "Put X-Request-Id on every answer.")
     enable_tokenizer_info_endpoint: bool = _server(False, SWITCH, "Offer /tokenizer_info.")
     return_tokens_as_token_ids: bool = _server(

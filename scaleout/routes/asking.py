@@ -9,7 +9,7 @@ from aiohttp import web
 from attrs import evolve, frozen
 
 from scaleout.codec import dumps
-from scaleout.core import AnswerHead, GenerateRequest, Json
+from scaleout.core import AnswerHead, GenerateRequest, Json, StreamOptions
 from scaleout.core.media import MediaSet
 from scaleout.dialects import Dialect, Request
 from scaleout.generate.engine import Engine
@@ -46,6 +46,8 @@ async def ask(request: web.Request, dialect: Dialect, body: Mapping[str, Json], 
 
     def work(media: MediaSet | None) -> tuple[Request, str, list[GenerateRequest]]:
         wanted, model = parse_request(request, dialect, body, parse)
+        if stages.config.enable_force_include_usage:
+            wanted = with_usage(wanted)
         rendered = front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)), media)
         return wanted, model, rendered if media is None else [front.for_engine(one) for one in rendered]
 
@@ -56,6 +58,15 @@ async def ask(request: web.Request, dialect: Dialect, body: Mapping[str, Json], 
         rendered = [evolve(one, trace_headers=trace) for one in rendered]
     engine = stages.ready_engine()
     return Asked(front, engine, dialect, wanted, rendered, open_head(dialect, rendered[0].request_id, model))
+
+
+def with_usage(wanted: Request) -> Request:
+    """The request as if it had asked for usage at the end of its stream."""
+    options = wanted.options
+    if not options.stream:
+        return wanted
+    asked = evolve(options.stream_options or StreamOptions(), include_usage=True)
+    return evolve(wanted, options=evolve(options, stream_options=asked))
 
 
 async def send_stream(

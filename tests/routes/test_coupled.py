@@ -149,3 +149,27 @@ def test_invocations_are_told_apart_by_their_own_field(serve: Serve, body: dict[
     nothing = server.post("/invocations", {"model": "tiny"})
     assert nothing.status == 400
     assert "`messages`" in nothing.error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(
+    ("forced", "asked", "counts", "running"),
+    [
+        (False, None, 0, False),
+        (True, None, 1, False),
+        (True, {"include_usage": False}, 1, False),
+        (True, {"continuous_usage_stats": True}, 1, True),
+        (False, {"include_usage": True}, 1, False),
+    ],
+)
+def test_usage_may_end_every_stream(
+    serve: Serve, path: str, forced: bool, asked: dict[str, bool] | None, counts: int, running: bool
+) -> None:
+    server = serve(Mode.STANDARD, enable_force_include_usage=forced, chat_template=TEMPLATE)
+    body = DIALECTS[path] | {"max_tokens": 3, "stream": True, "ignore_eos": True}
+    answer = server.post(path, body if asked is None else body | {"stream_options": asked})
+    chunks = [json.loads(line[6:]) for line in answer.body.decode().splitlines() if line.startswith("data: {")]
+    last = [chunk["usage"] for chunk in chunks if not chunk["choices"]]
+    assert len(last) == counts
+    assert [one["completion_tokens"] for one in last] == [3] * counts
+    assert any(chunk["choices"] and chunk["usage"] for chunk in chunks) == running
