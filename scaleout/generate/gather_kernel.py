@@ -161,14 +161,14 @@ def read(
     """
     heads, count, dim = query.size(0), query.size(1), query.size(2)
     kv_heads = keys.size(0)
-    turned = keys.transpose(1, 2)
     for start in range(0, count, at_once):
         end = min(start + at_once, count)
         few = end - start
         last = length - count + end
         first = 0 if window is None else max(0, last - few - window + 1)
         asked = query[:, start:end].reshape(kv_heads, -1, dim)
-        scores = torch.bmm(asked, turned[:, :, first:last]).view(heads, few, last - first)
+        turned = keys[:, first:last].contiguous().transpose(1, 2)
+        scores = torch.bmm(asked, turned).view(heads, few, last - first)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         if few > 1:
@@ -207,8 +207,8 @@ def read_closed(
 
 
 def weigh(scores: Tensor, sinks: Optional[Tensor]) -> Tensor:  # noqa: UP045
-    """Softmax of `scores` [..., heads, queries, keys]; a head's sink takes its share of the weight and gives nothing."""
+    """Softmax of `scores` [..., heads, queries, keys], in their place; a head's sink takes its share of the weight and gives nothing."""
     if sinks is None:
-        return torch.softmax(scores, dim=-1)
+        return torch.softmax(scores, dim=-1, out=scores)
     column = torch.zeros_like(scores[..., :1]) + sinks.to(scores.dtype).view(-1, 1, 1)
     return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1].contiguous()
