@@ -86,6 +86,12 @@ async def test_greedy_ids_are_those_of_transformers(
         assert changed_sound.token_ids == other.expected
         assert changed_sound.prompt is not None
         assert changed_sound.prompt.cached_tokens <= first_item(one.request).offset
+        told = (await answer(engine, two.request, prompt_logprobs=0)).prompt
+        assert told is not None
+        assert told.logprobs is not None
+        ids = two.request.token_ids
+        found = [place[token].logprob for place, token in zip(told.logprobs[1:], ids[1:], strict=True) if place]
+        assert found == pytest.approx(seeing(name).prompt_logprobs(ids, heard(seeing(name), LOW, LONG)), abs=1e-3)
         every = [text, two, one, text, other]
         assert await all_answers(engine, every) == [case.expected for case in every]
         before = engine.stats().encoder_cache_hits

@@ -67,6 +67,13 @@ async def test_greedy_ids_are_those_of_transformers(
         assert again.prompt.cached_tokens == (len(one.request.token_ids) - 1) // 4 * 4
         assert changed_picture.token_ids == other.expected
         assert changed_picture.prompt.cached_tokens <= first_item(one.request).offset
+        told = (await answer(engine, two.request, prompt_logprobs=0)).prompt
+        assert told is not None
+        assert told.logprobs is not None
+        ids = two.request.token_ids
+        found = [place[token].logprob for place, token in zip(told.logprobs[1:], ids[1:], strict=True) if place]
+        tensors = seeing(name).tensors(view(1), view(2, 60, 140))
+        assert found == pytest.approx(seeing(name).prompt_logprobs(ids, tensors), abs=1e-3)
         every = [text, two, one, text, other]
         assert await all_answers(engine, every) == [case.expected for case in every]
 
@@ -85,12 +92,15 @@ async def test_small_steps_change_nothing(
 async def test_preempted_requests_see_again(
     name: str, seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
 ) -> None:
-    every = list(cases(name).values()) * 2
+    every = list(cases(name).values())
     longest = max(len(case.request.token_ids) for case in every) + COUNT
     files = evolve(seeing(name).files, max_model_len=longest)
     text = seeing(name).model.config.get_text_config()
     per_token = text.num_hidden_layers * 2 * text.num_key_value_heads * 8 * 4
+    choices = 12  # of one prompt, so that all of them grow at once, beyond what there is
     async with opened(files, dtype="float32", block_size=4, kv_cache_memory=per_token * (longest + 16)) as engine:
+        together = await answers(engine, cases(name)["one"].request, n=choices, temperature=1.0, top_k=1)
+        assert [one.token_ids for one in together] == [cases(name)["one"].expected] * choices
         assert await all_answers(engine, every) == [case.expected for case in every]
         stats = engine.stats()
         assert stats.preemptions > 0
@@ -210,7 +220,10 @@ async def test_text_goes_on_between_two_layers(
 async def test_films_have_positions_in_time(seeing: Callable[[str], Seeing]) -> None:
     model = seeing("qwen2_vl")
     prompt = model.render("Watch this").token_ids
-    film = [151652, *[151656] * 8, 151653]
+    start, slot, end = (
+        model.front.tokenizer.id_of(f"<|{name}|>") for name in ("vision_start", "video_pad", "vision_end")
+    )
+    film = [start, *[slot] * 8, end]
     ids = [*prompt[:4], *film, *prompt[4:]]
     generator = torch.Generator().manual_seed(0)
     patches, grid = torch.randn(32, 1176, generator=generator), torch.tensor([[2, 4, 4]])
@@ -277,8 +290,8 @@ async def test_bad_features_are_refused_and_hurt_nobody(
     slot = request.token_ids[item.offset]
     bad: list[tuple[GenerateRequest, str]] = [
         (evolve(request, features=changed(request.features, modality="audio")), "qwen2_vl takes no audio features"),
-        (evolve(request, features=None), "placeholder 151655 of image items .* times where features names no item"),
-        (evolve(request, token_ids=[*request.token_ids, slot]), "placeholder 151655 of image items 1 times"),
+        (evolve(request, features=None), f"placeholder {slot} of image items .* times where features names no item"),
+        (evolve(request, token_ids=[*request.token_ids, slot]), f"placeholder {slot} of image items 1 times"),
         (evolve(request, features=changed(request.features, offset=0, length=1)), "names no item"),
         (evolve(request, token_ids=[9 if one == slot else one for one in request.token_ids]), "has no placeholder"),
         (evolve(request, features=changed(request.features, offset=10_000)), "outside of token_ids"),

@@ -23,7 +23,7 @@ from scaleout.pipeline.stages import Front, open_front
 from scaleout.render.modalities.phi4_pictures import CropProcessor
 from scaleout.render.modality import MediaModel
 from scaleout.tokenizer import load_model_files
-from tests.render.mm_models import FAMILIES, build
+from tests.render.mm_models import FAMILIES, PIECES, build
 
 END = 5
 """An id that the random models hardly ever choose."""
@@ -128,17 +128,11 @@ class Seeing:
     ) -> list[int]:
         """The greedy continuation by transformers alone. `kinds_at`: between these places slots are of another kind than pictures."""
         ids = torch.tensor([list(token_ids)])
-        slots = [getattr(self.model.config, name, None) for name in ("image_token_id", "video_token_id")]
-        types = sum((ids == slot).long() for slot in slots if slot is not None)
-        for start, end, kind in kinds_at:
-            types[0, start:end] *= kind
-        kinds = {"mm_token_type_ids": types} if self.name in BENT else {}
-        kinds = {"token_type_ids": types} if self.name == "gemma3" else kinds
         made = self.model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             **tensors,
-            **(kinds if tensors else {}),
+            **(self.kinds(ids, kinds_at) if tensors else {}),
             max_new_tokens=count,
             min_new_tokens=count,
             do_sample=False,
@@ -146,6 +140,23 @@ class Seeing:
         )
         found: list[int] = made[0, ids.shape[1] :].tolist()
         return found
+
+    @torch.inference_mode()
+    def prompt_logprobs(self, token_ids: Sequence[int], tensors: Mapping[str, torch.Tensor]) -> list[float]:
+        """Of each token behind the first, by transformers alone. They differ where greedy ids may be the same by chance."""
+        ids = torch.tensor([list(token_ids)])
+        logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), **tensors, **self.kinds(ids)).logits
+        found: list[float] = logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0].tolist()
+        return found
+
+    def kinds(self, ids: torch.Tensor, kinds_at: Sequence[tuple[int, int, int]] = ()) -> dict[str, torch.Tensor]:
+        """What tells the model which tokens are slots, where it does not look itself."""
+        slots = [getattr(self.model.config, name, None) for name in ("image_token_id", "video_token_id")]
+        types = sum((ids == slot).long() for slot in slots if slot is not None)
+        for start, end, kind in kinds_at:
+            types[0, start:end] *= kind  # type: ignore[index]
+        named = "mm_token_type_ids" if self.name in BENT else "token_type_ids" if self.name == "gemma3" else None
+        return {named: types} if named else {}  # type: ignore[dict-item]
 
 
 def as_part(part: Any) -> Part:
@@ -167,7 +178,7 @@ def make(name: str, base: Path, folder: Path) -> Seeing:
         key: {**family.config[key], **value} if isinstance(value, Mapping) else value
         for key, value in SMALLER.get(name, {}).items()
     }
-    build(evolve(family, config={**family.config, **merged}), base, folder)
+    build(evolve(family, config={**family.config, **merged}), base, folder, PIECES)
     config = AutoConfig.from_pretrained(folder)
     config = getattr(config, "thinker_config", config)
     for part in (config, config.get_text_config()):

@@ -14,7 +14,7 @@ from scaleout.pipeline.stages import Front, open_front
 from scaleout.render import ModelFacts, Renderer, RenderSettings
 from scaleout.tokenizer import ModelFiles, Tokenizer, load_model_files, load_tokenizer
 from tests.render import mm_asking
-from tests.render.mm_models import FAMILIES, build
+from tests.render.mm_models import FAMILIES, PIECES, build
 
 MODELS = ("smollm2", "qwen3", "llama3_1", "llama2", "deepseek_v3", "gemma3")
 """Models with a chat template of their own, but for llama2, whose template the tests bring."""
@@ -74,7 +74,7 @@ def mm_folder(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPath
     @cache
     def folder(name: str) -> Path:
         family = FAMILIES[name]
-        return build(family, tiny_model(family.base), tmp_path_factory.mktemp(name))
+        return build(family, tiny_model(family.base), tmp_path_factory.mktemp(name), PIECES)
 
     return folder
 

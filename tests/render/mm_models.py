@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,10 @@ CHATML = (
 
 def chatml(image: str = "", audio: str = "", video: str = "") -> str:
     return CHATML.replace("IMAGE", image).replace("AUDIO", audio).replace("VIDEO", video)
+
+
+PIECES = 8192
+"""Of a vocabulary, where it does not matter which words are one token."""
 
 
 @frozen
@@ -71,10 +76,10 @@ _QWEN_VISION = {
 }
 _QWEN_ROPE = {"rope_type": "default", "type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
 _QWEN_IDS = {
-    "image_token_id": 151655,
-    "video_token_id": 151656,
-    "vision_start_token_id": 151652,
-    "vision_end_token_id": 151653,
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
 }
 _QWEN_IMAGE = {
     "image_processor_type": "Qwen2VLImageProcessor",
@@ -279,9 +284,9 @@ FAMILIES: Mapping[str, Family] = {
         {
             "model_type": "gemma3",
             "mm_tokens_per_image": 16,
-            "image_token_index": 262144,
-            "boi_token_index": 255999,
-            "eoi_token_index": 256000,
+            "image_token_index": "<image_soft_token>",
+            "boi_token_index": "<start_of_image>",
+            "eoi_token_index": "<end_of_image>",
             "text_config": _text(model_type="gemma3_text", sliding_window=64),
             "vision_config": {"model_type": "siglip_vision_model", **_SIGLIP, "image_size": 112, "patch_size": 14},
         },
@@ -501,10 +506,10 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-def build(family: Family, base: Path, out: Path) -> Path:
-    """Write the folder of a model. `base` holds the tokenizer it starts from."""
+def build(family: Family, base: Path, out: Path, pieces: int | None = None) -> Path:
+    """Write the folder of a model. `base` holds the tokenizer it starts from, of which the first `pieces` are kept."""
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    tokenizer = _tokenizer(base, pieces if family.base in CUT else None)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in family.tokens])
     tokenizer.save(str(out / "tokenizer.json"))
     settings = json.loads((base / "tokenizer_config.json").read_text())
@@ -513,30 +518,64 @@ def build(family: Family, base: Path, out: Path) -> Path:
     if family.named:
         settings["extra_special_tokens"] = dict(family.named)
     _write(out / "tokenizer_config.json", settings)
-    vocab_size = max(tokenizer.get_vocab_size(), json.loads((base / "config.json").read_text())["vocab_size"])
-    config = dict(family.config)
-    if "thinker_config" in config:
-        ids = {name: tokenizer.token_to_id(token) for name, token in _OMNI_IDS.items()}
-        config["thinker_config"] = _with_vocabulary({**config["thinker_config"], **ids}, vocab_size)
-    elif "text_config" not in config:
-        ids = {"image_token_id": tokenizer.token_to_id("<|image|>")}
-        config |= {"vocab_size": vocab_size, "vision_config": {**config["vision_config"], **ids}}
-    else:
-        config = _with_vocabulary(config, vocab_size)
-        if "image_token_id" not in config and "image_token_index" not in config:
-            slot = next(
-                t for t in ("<|AUDIO|>", "<IMG_CONTEXT>", "[IMG]", "<image>", "<|image|>") if t in family.tokens
-            )
-            kind = "audio" if family.audio is not None else "image"
-            old = config["model_type"] in ("llava", "llava_onevision", "mistral3", "qwen2_audio")
-            config[f"{kind}_token_{'index' if old else 'id'}"] = tokenizer.token_to_id(slot)
-    _write(out / "config.json", config)
+    _write(out / "config.json", _config(family, base, tokenizer, pieces))
     _write(out / "processor_config.json", {"processor_class": family.processor, **family.arguments})
     media = {**(family.image or {}), **(family.audio or {})}
     _write(out / "preprocessor_config.json", {**media, "processor_class": family.processor})
     if family.video is not None:
         _write(out / "video_preprocessor_config.json", family.video)
     return out
+
+
+CUT = ("qwen3", "llama3_1", "gemma3")
+"""Bases whose vocabulary begins with the bytes, and goes on with the commonest pieces."""
+
+
+def _tokenizer(base: Path, pieces: int | None) -> Tokenizer:
+    """A whole one takes seconds to read, here, in transformers and in the server."""
+    if pieces is None:
+        return Tokenizer.from_file(str(base / "tokenizer.json"))
+    read = json.loads((base / "tokenizer.json").read_text())
+    model = read["model"]
+    kept = model["vocab"] = {piece: number for piece, number in model["vocab"].items() if number < pieces}
+    parts = [(merge.split(" ") if isinstance(merge, str) else merge, merge) for merge in model["merges"]]
+    model["merges"] = [merge for (a, b), merge in parts if a in kept and b in kept and a + b in kept]
+    added = [token for token in read["added_tokens"] if token["content"] in kept or "unused" not in token["content"]]
+    numbers = itertools.count(pieces)
+    for token in added:
+        token["id"] = kept[token["content"]] if token["content"] in kept else next(numbers)
+    read["added_tokens"], moved = added, {token["content"]: token["id"] for token in added}
+    after = read["post_processor"]
+    for processor in after.get("processors", [after]):
+        for token in processor.get("special_tokens", {}).values():
+            token["ids"] = [moved[content] for content in token["tokens"]]
+    return Tokenizer.from_str(json.dumps(read))
+
+
+def _config(family: Family, base: Path, tokenizer: Tokenizer, pieces: int | None) -> dict[str, Any]:
+    """The model's, with ids for the names of tokens in it, and as many of them as there are."""
+    whole = json.loads((base / "config.json").read_text())["vocab_size"]
+    vocab_size = max(tokenizer.get_vocab_size(), 0 if pieces and family.base in CUT else whole)
+    config = {
+        name: tokenizer.token_to_id(value)
+        if name.endswith(("_token_id", "_token_index")) and isinstance(value, str)
+        else value
+        for name, value in family.config.items()
+    }
+    if "thinker_config" in config:
+        ids = {name: tokenizer.token_to_id(token) for name, token in _OMNI_IDS.items()}
+        config["thinker_config"] = _with_vocabulary({**config["thinker_config"], **ids}, vocab_size)
+        return config
+    if "text_config" not in config:
+        ids = {"image_token_id": tokenizer.token_to_id("<|image|>")}
+        return {**config, "vocab_size": vocab_size, "vision_config": {**config["vision_config"], **ids}}
+    config = _with_vocabulary(config, vocab_size)
+    if "image_token_id" not in config and "image_token_index" not in config:
+        slot = next(t for t in ("<|AUDIO|>", "<IMG_CONTEXT>", "[IMG]", "<image>", "<|image|>") if t in family.tokens)
+        kind = "audio" if family.audio is not None else "image"
+        old = config["model_type"] in ("llava", "llava_onevision", "mistral3", "qwen2_audio")
+        config[f"{kind}_token_{'index' if old else 'id'}"] = tokenizer.token_to_id(slot)
+    return config
 
 
 def _with_vocabulary(config: Mapping[str, Any], size: int) -> dict[str, Any]:
