@@ -15,22 +15,26 @@ from scaleout.errors import BadRequest, NotFound, Overloaded
 Owner = str
 """Whose response it is: what one key has stored, no other key finds."""
 
+Turns = tuple[bytes, ...]
+"""A conversation, each turn the JSON of its items. One that goes on shares the turns before it."""
+
 
 @define(eq=False)
 class Stored:
     """One response as bytes, which are a tenth of what its objects would take.
 
-    `payload` is the response as it was sent. `items` are all items of the conversation, its own input and output at the end; empty
-    while nothing can go on from it. `work` makes a response that was asked for in the background.
+    `payload` is the response as it was sent. `turns` are the conversation, its own input and output at the end; empty while nothing can
+    go on from it. `work` makes a response that was asked for in the background.
     """
 
     payload: bytes
-    items: bytes = b""
+    turns: Turns = ()
     work: asyncio.Task[None] | None = None
 
     @property
     def size(self) -> int:
-        return len(self.payload) + len(self.items)
+        """Bytes, turns that others share included."""
+        return len(self.payload) + sum(map(len, self.turns))
 
     @property
     def response(self) -> dict[str, Json]:
@@ -62,16 +66,15 @@ class ResponseStore:
         self._stored[owner, response_id] = stored
         return stored
 
-    def conversation(self, owner: Owner, response_id: str) -> list[Json]:
+    def conversation(self, owner: Owner, response_id: str) -> Turns:
         """What `previous_response_id` stands for. Raises `NotFound`, and `BadRequest` for a response that has no end."""
         stored = self.find(owner, response_id, "previous_response_id")
-        if not stored.items:
+        if not stored.turns:
             raise BadRequest(
                 f"Response '{response_id}' is {stored.response['status']}: nothing can go on from it.",
                 "previous_response_id",
             )
-        items: list[Json] = loads(stored.items)
-        return items
+        return stored.turns
 
     def put(self, owner: Owner, response_id: str, stored: Stored) -> bool:
         """Keep a response, in place of an older one of the same id. False: it alone is larger than everything may be.
@@ -126,11 +129,16 @@ def not_found(response_id: str, param: str, closed: str | None = None) -> NotFou
     return error
 
 
-def go_on(history: Sequence[Json], own: Json, output: Sequence[Json]) -> bytes:
-    """The conversation after a response: what came before, its own input, and what it said.
+def write_turn(own: Json, output: Sequence[Json]) -> bytes:
+    """What a response adds to its conversation: its own input, and what it said.
 
     A call that was cut is left out: it has no arguments that anybody could answer, and no template could show it.
     """
     asked = [{"type": "message", "role": "user", "content": own}] if isinstance(own, str) else own
     said = [item for item in output if not (item["type"].endswith("_call") and item["status"] != "completed")]
-    return dumps([*history, *asked, *said])
+    return dumps([*asked, *said])
+
+
+def read_turns(turns: Turns) -> list[Json]:
+    """All items of a conversation. Long ones are work for a thread, which lets others in between two turns."""
+    return [item for turn in turns for item in loads(turn)]

@@ -39,8 +39,13 @@ class Asked:
         return await answer_whole(self.front, self.engine, self.dialect, self.wanted, self.rendered, self.head)
 
 
-async def ask(request: web.Request, dialect: Dialect, body: Mapping[str, Json], parse: Parse | None = None) -> Asked:
-    """Everything before the first token. `parse`: in place of the dialect's own. Raises `RequestError`."""
+async def ask(
+    request: web.Request, dialect: Dialect, body: Mapping[str, Json], parse: Parse | None = None, *, beyond: int = 0
+) -> Asked:
+    """Everything before the first token. `parse`: in place of the dialect's own. `beyond`: bytes to work on that are not in the body.
+
+    Raises `RequestError`.
+    """
     stages = request.app[STAGES]
     front = await stages.front()
 
@@ -51,7 +56,7 @@ async def ask(request: web.Request, dialect: Dialect, body: Mapping[str, Json], 
         rendered = front.render(wanted, dialect.name_request(wanted, request.get(REQUEST_ID)), media)
         return wanted, model, rendered if media is None else [front.for_engine(one) for one in rendered]
 
-    wanted, model, rendered = await with_media(request, work)
+    wanted, model, rendered = await with_media(request, work, beyond)
     request.app[METRICS].rendered_tokens.inc(sum(len(one.token_ids) for one in rendered))
     trace = trace_headers(request)
     if trace is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from aiohttp import web
@@ -15,7 +15,15 @@ from scaleout.core import ChatRequest, Json
 from scaleout.dialects import responses as dialect
 from scaleout.dialects.responses_answer import write_response
 from scaleout.errors import BadRequest, RequestError
-from scaleout.pipeline.response_store import Owner, ResponseStore, Stored, go_on, not_found
+from scaleout.pipeline.response_store import (
+    Owner,
+    ResponseStore,
+    Stored,
+    Turns,
+    not_found,
+    read_turns,
+    write_turn,
+)
 from scaleout.routes.answers import INTERNAL, json_response, raw_json
 from scaleout.routes.asking import Asked, ask, send_stream
 from scaleout.routes.auth import owner_of
@@ -31,21 +39,22 @@ LAST_EVENTS = ("response.completed", "response.incomplete")
 
 @frozen
 class Place:
-    """Where the response to one request goes. `history` and `input` are what it answers."""
+    """Where the response to one request goes. `turns` and `input` are what it answers."""
 
     store: ResponseStore
     owner: Owner
-    history: Sequence[Json]
+    turns: Turns
     input: Json
 
-    def keep(self, response: Json) -> None:
-        items = go_on(self.history, self.input, response["output"])
-        self.store.put(self.owner, response["id"], Stored(dumps(response), items))
+    def keep(self, response: Json, payload: bytes) -> None:
+        """`payload`: the response as JSON."""
+        turns = (*self.turns, write_turn(self.input, response["output"]))
+        self.store.put(self.owner, response["id"], Stored(payload, turns))
 
     def keep_last(self, event: Json) -> None:
         """Keep the response of the event that ends a stream."""
         if event["type"] in LAST_EVENTS:
-            self.keep(event["response"])
+            self.keep(event["response"], dumps(event["response"]))
 
 
 async def create(request: web.Request) -> web.StreamResponse:
@@ -55,22 +64,24 @@ async def create(request: web.Request) -> web.StreamResponse:
 async def answer(request: web.Request, body: Mapping[str, Json]) -> web.StreamResponse:
     """Answer at once, as a stream, or in the background; and keep the response unless `store` is false."""
     store, owner = request.app[RESPONSES], owner_of(request)
-    history = resume(store, owner, body.get("previous_response_id"))
-    asked = await ask(request, dialect, body, partial(parse, store, history))
+    turns = resume(store, owner, body.get("previous_response_id"))
+    beyond = sum(map(len, turns or ()))
+    asked = await ask(request, dialect, body, partial(parse, store, turns), beyond=beyond)
     echo = echo_of(asked)
-    place = Place(store, owner, history or (), body["input"])
+    place = Place(store, owner, turns or (), body["input"])
     if echo["background"]:
         return json_response(start_in_background(request, asked, place))
     if asked.wanted.options.stream:
         return await send_stream(request, asked, place.keep_last if echo["store"] else None)
     response = await asked.answer()
+    payload = dumps(response)
     if echo["store"]:
-        place.keep(response)
-    return json_response(response)
+        place.keep(response, payload)
+    return raw_json(payload)
 
 
-def resume(store: ResponseStore, owner: Owner, previous: Json) -> list[Json] | None:
-    """The items before this request; None where it begins a conversation."""
+def resume(store: ResponseStore, owner: Owner, previous: Json) -> Turns | None:
+    """The conversation before this request; None where it begins one."""
     if previous is None:
         return None
     if not isinstance(previous, str):
@@ -78,9 +89,9 @@ def resume(store: ResponseStore, owner: Owner, previous: Json) -> list[Json] | N
     return store.conversation(owner, previous)
 
 
-def parse(store: ResponseStore, history: Sequence[Json] | None, body: Mapping[str, Json]) -> ChatRequest:
+def parse(store: ResponseStore, turns: Turns | None, body: Mapping[str, Json]) -> ChatRequest:
     """The request. Its answer says whether the response is really kept."""
-    wanted = dialect.parse(body, history)
+    wanted = dialect.parse(body, None if turns is None else read_turns(turns))
     if wanted.echo["background"]:
         if store.closed:
             raise BadRequest(f"background is not possible here. {store.closed}", "background")
@@ -116,7 +127,7 @@ async def work_in_background(asked: Asked, place: Place, stored: Stored, begun: 
     try:
         response = await asked.answer()
         stored.work = None
-        place.keep(response)
+        place.keep(response, dumps(response))
     except RequestError as error:
         message = error.message
     # Of every kind: no middleware stands around this task, and whoever asks for the response must find that it failed.

@@ -17,7 +17,7 @@ from scaleout.app import make_app
 from scaleout.config import EngineOptions, Limits, Mode, ModeConfig
 from scaleout.core import Json
 from scaleout.errors import BadRequest, NotFound, Overloaded
-from scaleout.pipeline.response_store import ResponseStore, Stored, go_on, open_store
+from scaleout.pipeline.response_store import ResponseStore, Stored, open_store, read_turns, write_turn
 from scaleout.routes.keys import LIFECYCLE, RESPONSES, STAGES
 
 PATH = "/v1/responses"
@@ -227,7 +227,7 @@ def test_the_official_client_uses_all_of_it(server: Server) -> None:
 
 
 def one(size: int = 10) -> Stored:
-    return Stored(b"x" * size, b"[]")
+    return Stored(b"x" * size, (b"[]",))
 
 
 def test_the_one_used_longest_ago_goes_first() -> None:
@@ -256,7 +256,7 @@ async def test_what_is_being_made_is_not_dropped_for_others() -> None:
     store = ResponseStore(max_count=2, max_bytes=1000)
     works = [asyncio.create_task(asyncio.sleep(60)) for _ in range(2)]
     for i, work in enumerate(works):
-        store.put("", f"{i}", Stored(b'{"status":"in_progress"}', b"", work))
+        store.put("", f"{i}", Stored(b'{"status":"in_progress"}', (), work))
     with pytest.raises(Overloaded):
         store.put("", "new", one())
     with pytest.raises(BadRequest, match="in_progress"):
@@ -269,5 +269,16 @@ def test_a_call_that_was_cut_does_not_go_on() -> None:
     cut = {"type": "function_call", "status": "incomplete", "arguments": '{"a"'}
     whole = {"type": "function_call", "status": "completed", "arguments": "{}"}
     text = {"type": "message", "status": "incomplete"}
-    items = json.loads(go_on([{"n": 1}], "hi", [text, whole, cut]))
-    assert items == [{"n": 1}, {"type": "message", "role": "user", "content": "hi"}, text, whole]
+    turns = (write_turn([{"n": 1}], []), write_turn("hi", [text, whole, cut]))
+    assert read_turns(turns) == [{"n": 1}, {"type": "message", "role": "user", "content": "hi"}, text, whole]
+
+
+def test_a_conversation_that_goes_on_shares_the_turns_before(server: Server) -> None:
+    long = ask(server, "word " * 60_000, max_output_tokens=16)
+    second = ask(server, "and", previous_response_id=long["id"], max_output_tokens=16)
+    store = server.app[RESPONSES]
+    before, after = (store.conversation("", one["id"]) for one in (long, second))
+    assert after[0] is before[0]
+    assert (len(before), len(after)) == (1, 2)
+    assert len(before[0]) > 300_000
+    assert len(after[1]) < 1000

@@ -37,10 +37,14 @@ class MediaDesk:
 DESK: web.AppKey[MediaDesk] = web.AppKey("media", MediaDesk)
 
 
-async def with_media(request: web.Request, work: Callable[[MediaSet | None], T]) -> T:
-    """`work(None)`; where that finds out that media are wanted, they are fetched, and the work is done again with them."""
+async def with_media(request: web.Request, work: Callable[[MediaSet | None], T], beyond: int = 0) -> T:
+    """`work(None)`; where that finds out that media are wanted, they are fetched, and the work is done again with them.
+
+    `beyond`: bytes to work on that are not in the body.
+    """
+    length = request.content_length
     try:
-        return await run(request, partial(work, None))
+        return await run(request, partial(work, None), length + beyond if length is not None and beyond else None)
     except MediaWanted as wanted:
         refs = wanted.refs
     desk = request.app[DESK]
