@@ -11,6 +11,7 @@ from functools import cache
 from typing import TypeVar, cast
 
 import torch
+from torch.jit.frontend import FrontendError
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ def _script(function: Callable[..., object]) -> Callable[..., object]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compiled: Callable[..., object] = torch.jit.script(function)
-    # It reads source and annotations, of which an installation may have left anything out; RuntimeError covers its own kinds.
-    except (RuntimeError, OSError, TypeError, NotImplementedError, AttributeError) as error:
+    # It reads source and annotations, of which an installation may have left anything out.
+    except (FrontendError, RuntimeError, OSError, TypeError, AttributeError) as error:
         log.info("%s runs without TorchScript: %s", function.__name__, error)
         return function
     return compiled

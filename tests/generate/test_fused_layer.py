@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,12 @@ from asking import Source
 from torch import Tensor, nn
 
 from scaleout.generate.attention import Geometry, PagedAttention, Stretch
-from scaleout.generate.fused_layer import FusedLayer, fuse_layers
-from scaleout.generate.gather_kernel import GatherKernel
+from scaleout.generate.fused_layer import FusedLayer, fuse_layers, look_out, take_in
+from scaleout.generate.gather_kernel import GatherKernel, decode, read, store
 from scaleout.generate.model_runner import probe
 from scaleout.generate.options import EngineOptions
 from scaleout.generate.packed_linear import can_pack
+from scaleout.generate.scripted import scripted
 from scaleout.generate.weights import open_model
 
 pytestmark = [
@@ -35,12 +37,15 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "smollm2": ("llama", {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72, "head_dim": 8}),
     "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama with gelu": ("llama", {"hidden_act": "gelu"}),
+    "llama with tanh-gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "mistral": ("mistral", {"sliding_window": 8}),
 }
 
 REFUSED: dict[str, dict[str, Any]] = {
+    "llama": {"hidden_act": "tanh"},
     "gemma": {"head_dim": 16},
     "gemma2": {"head_dim": 16, "query_pre_attn_scalar": 16},
     "granite": {"residual_multiplier": 0.5},
@@ -93,6 +98,31 @@ def test_only_some_layers_of_a_model_may_be_fused(random_model: Callable[..., So
     assert fuse_layers(model, attention, torch.float32) == 3
     with_cache(attention)
     assert (logits(model, attention) - before).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("kept", [[0], [1, 31], [31, 0, 7]])
+def test_the_last_layer_may_go_on_with_some_tokens_alone(kept: list[int], random_model: Callable[..., Source]) -> None:
+    model, attention = probed(random_model("llama"))
+    fuse_layers(model, attention, torch.float32)
+    assert attention.narrows
+    with_cache(attention)
+    everything = logits(model, attention)
+    with_cache(attention)
+    attention.kept = torch.tensor(kept)
+    assert (logits(model, attention) - everything[kept]).abs().max() < TOLERANCE
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="TorchScript ends with Python 3.13")
+@pytest.mark.parametrize("function", [look_out, take_in, store, decode, read], ids=lambda one: str(one.__name__))
+def test_functions_are_scripted(function: Callable[..., Any]) -> None:
+    assert isinstance(scripted(function), torch.jit.ScriptFunction)
+
+
+def test_what_cannot_be_scripted_stays_as_it_is() -> None:
+    def loose(*numbers: Tensor, **named: Tensor) -> Tensor:
+        return sum([*numbers, *named.values()], torch.zeros(()))
+
+    assert scripted(loose) is loose
 
 
 def test_the_weights_lie_in_memory_once(random_model: Callable[..., Source]) -> None:
