@@ -97,6 +97,8 @@ def test_its_render_makes_the_same_prompt_of_the_same_pictures(kind: str, both: 
         parts.append({"type": "image_url", "image_url": {"url": url}})
     body = {"model": "m", "messages": [{"role": "user", "content": parts}], "max_tokens": 9}
     ours, peers = (server.ask("POST", CHAT, body).json for server in both)
+    if "failed to be inspected" in str(peers.get("error")):
+        pytest.skip("the peer lacks torchvision, without which it serves no pictures")
     assert ours["token_ids"] == peers["token_ids"]
     for name in ("mm_hashes", "mm_placeholders", "mm_metadata"):
         assert ours["features"][name] == peers["features"][name]
