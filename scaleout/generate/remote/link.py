@@ -52,7 +52,8 @@ def open_pool(options: RemoteOptions) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
         cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout, sock_read=options.silence),
+        # Silence is looked for by each call: the library would move a timer for every piece that comes.
+        timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout),
         headers=headers,
     )
 
@@ -67,6 +68,9 @@ class Call:
     _interrupted: str | None = None
     _opening: asyncio.Timeout | None = None
     _response: aiohttp.ClientResponse | None = None
+    _waits_since: float | None = None
+    """When a wait for the engine began; None while what it sent is being worked on."""
+    _watch: asyncio.TimerHandle | None = None
 
     def interrupt(self, reason: str) -> None:
         """Make whoever waits for this call find it lost."""
@@ -91,6 +95,7 @@ class Call:
             response = self._response = await self._open(
                 path, body, {**(headers or {}), "Content-Type": "application/json"}
             )
+            self._look_for_silence()
             if response.status != 200:
                 raise refusal(response.status, await self._read_all(response), response.headers.get("Retry-After"))
             if not response.content_type.endswith("event-stream"):
@@ -122,6 +127,8 @@ class Call:
                 raise Lost("the engine's stream ended inside an event")
         finally:
             link.calls.discard(self)
+            if self._watch is not None:
+                self._watch.cancel()
             if response is not None:
                 # A connection whose answer is read to its end goes back to the pool by itself; any other is closed here.
                 response.close()
@@ -155,12 +162,22 @@ class Call:
         return await self.link.pool.post(self.link.url(path), data=data, headers=headers, allow_redirects=False)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        self._waits_since = asyncio.get_running_loop().time()
         try:
             return await response.content.readany()
-        except TimeoutError as error:
-            raise Lost(self._interrupted or self._silence()) from error
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(self._interrupted or f"the connection broke: {spell(error)}") from error
+        finally:
+            self._waits_since = None
+
+    def _look_for_silence(self) -> None:
+        """Give the engine up when it has let this call wait for too long, else look again when it could have."""
+        loop, silence = asyncio.get_running_loop(), self.link.options.silence
+        left = silence if self._waits_since is None else self._waits_since + silence - loop.time()
+        if left <= 0:
+            self.interrupt(self._silence())
+        else:
+            self._watch = loop.call_later(left, self._look_for_silence)
 
     async def _read_all(self, response: aiohttp.ClientResponse) -> bytes:
         data = bytearray()
