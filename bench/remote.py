@@ -216,7 +216,7 @@ async def read_one(port: int, number: int, request: bytes, clock: Clock | None) 
 
 @frozen
 class Paced:
-    """What one load came to. `took`: seconds from the engine to the reader, sorted. `chunks`: a second. `busy`: share of the front's core."""
+    """What one load came to. `took`: seconds from the engine to the reader, sorted. `chunks`: a second. `busy`: share of the core."""
 
     took: Sequence[float]
     chunks: float
