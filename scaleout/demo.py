@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 
 from scaleout.demo_model import NAME, fetch_model
 from scaleout.errors import ScaleoutError
@@ -94,8 +94,8 @@ def run_demo(argv: Sequence[str]) -> int:
         sys.stderr.write(f"scaleout demo: unexpected {' '.join(words)}\n{USAGE}")
         return 2
     try:
-        with _signals_raise():
-            _demonstrate(model, serve)
+        with _signals_raise() as interrupts:
+            _demonstrate(model, serve, interrupts)
     except ScaleoutError as exc:
         sys.stderr.write(f"scaleout demo: {exc}\n")
         return 1
@@ -105,22 +105,43 @@ def run_demo(argv: Sequence[str]) -> int:
     return 0
 
 
+@define
+class Interrupts:
+    """Signals that end the demo and its servers. One that comes while they are held waits: a server half started has nobody to stop it."""
+
+    held: bool = False
+    waiting: bool = False
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        if not self.held:
+            raise KeyboardInterrupt
+        self.waiting = True
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        """Raises `KeyboardInterrupt` if a signal came meanwhile."""
+        self.held = False
+        if self.waiting:
+            self.waiting = False
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def _signals_raise() -> Iterator[Interrupts]:
     """These end the demo and its servers like Ctrl-C does, which itself is ignored in jobs that a script starts in the background."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    interrupts = Interrupts()
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupts.take) for number in ours}
     try:
-        yield
+        yield interrupts
     finally:
         for number, action in before.items():
             signal.signal(number, action)
 
 
-def _demonstrate(model: str | None, serve: bool) -> None:
+def _demonstrate(model: str | None, serve: bool, interrupts: Interrupts) -> None:
     if importlib.util.find_spec("torch") is None:
         raise DemoFailed("the tokens-only server needs torch: pip install 'scaleout[engine]'")
     source = model or str(fetch_model())
@@ -131,10 +152,12 @@ def _demonstrate(model: str | None, serve: bool) -> None:
         print("starting two servers (the engine loads torch and the weights first) …", flush=True)
         began = time.monotonic()
         common = [source, "--served-model-name", served, "--host", "127.0.0.1"]
+        interrupts.hold()
         render = stack.enter_context(
             _running("render-only", ["launch", "render", *common, "--workers", "1"], ports[0], folder)
         )
         engine = stack.enter_context(_running("tokens-only", ["serve", *common, "--tokens-only"], ports[1], folder))
+        interrupts.release()
         for server in (render, engine):
             _wait_until_ready(server)
             print(f"  {server.name:<12} {server.url}   ready after {time.monotonic() - began:.1f} s", flush=True)

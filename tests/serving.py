@@ -16,6 +16,9 @@ from attrs import frozen
 
 T = TypeVar("T")
 
+PATIENCE = 150.0
+"""Seconds for what takes one or two: it ends a test that hangs, and must not end one on a machine with other work."""
+
 
 @frozen
 class Answer:
@@ -52,7 +55,7 @@ class Server:
             body = json.dumps(body).encode()
         if body is not None:
             sent = {"Content-Type": "application/json"} | sent
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, sent)
             response = connection.getresponse()
@@ -68,9 +71,9 @@ class Server:
 
     def connect(self) -> socket.socket:
         """A bare connection, for requests that no client library would send."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
-    def within(self, work: Callable[[], Awaitable[T]], timeout: float = 30) -> T:
+    def within(self, work: Callable[[], Awaitable[T]], timeout: float = PATIENCE) -> T:
         """Run `work` on the server's own event loop."""
 
         async def run() -> T:
@@ -94,10 +97,10 @@ def serving(app: web.Application, port: int = 0) -> Iterator[Server]:
         return bound
 
     try:
-        yield Server(app, asyncio.run_coroutine_threadsafe(start(), loop).result(60), loop)
+        yield Server(app, asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE), loop)
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
-        asyncio.run_coroutine_threadsafe(close_the_rest(loop), loop).result(60)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(close_the_rest(loop), loop).result(PATIENCE)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

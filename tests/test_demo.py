@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scaleout.demo import _signals_raise
 from scaleout.demo_model import MEMBER, ModelNotFetched, cache_folder, fetch_model
 
 HAS_ENGINE = importlib.util.find_spec("torch") is not None
@@ -156,6 +157,18 @@ def test_a_model_that_is_not_there_is_said_plainly(cache: Path, tmp_path: Path) 
     output = (cache / "output").read_text()
     assert "scaleout demo: the render-only server ended with code 2" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_within_a_start_waits_until_there_is_somebody_to_stop(number: signal.Signals) -> None:
+    with _signals_raise() as interrupts:
+        interrupts.hold()
+        signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.release()
+        interrupts.release()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
 
 
 def test_a_wrong_word_is_one_message_and_exit_2(cache: Path) -> None:
