@@ -11,7 +11,7 @@ M_ARENA_MAX = -8
 
 def share_one_heap() -> None:
     """Let all threads of this process take memory from one heap, before any of them has begun one of its own: each would keep what its
-    longest prompt used (20 MB after the start, 40 MB after prompts of 200,000 tokens). There are few threads, and Python lets one run.
+    work used (20 MB after the start). There are few threads, and Python lets one run.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
