@@ -14,7 +14,7 @@ from asking import opened
 from attrs import evolve
 from media_files import film
 from serving import until
-from vision_asking import COUNT, ROOMY, Case, all_answers, answer, answers, case
+from vision_asking import COUNT, ROOMY, Case, all_answers, answer, answers, answers_as_transformers, case
 from vision_models import Seeing, changed, first_item, known_by_hash, tensors_of, view
 
 from scaleout.core import Features, Field, GenerateRequest, MediaFeature, SamplingParams
@@ -56,26 +56,9 @@ async def test_greedy_ids_are_those_of_transformers(
     name: str, seeing: Callable[[str], Seeing], cases: Callable[[str], Mapping[str, Case]]
 ) -> None:
     """Alone; beside text; from the cache, where equal ids with another picture in them find only what stands before it."""
-    one, two, other, text = (cases(name)[key] for key in ("one", "two", "other", "text"))
-    assert one.request.token_ids == other.request.token_ids
-    assert one.expected != other.expected, "the picture must matter"
     async with opened(seeing(name).files, block_size=4, **ROOMY) as engine:
-        alone = await answer(engine, one.request)
-        assert alone.token_ids == one.expected
-        again, changed_picture = await answer(engine, one.request), await answer(engine, other.request)
-        assert again.token_ids == one.expected
-        assert again.prompt.cached_tokens == (len(one.request.token_ids) - 1) // 4 * 4
-        assert changed_picture.token_ids == other.expected
-        assert changed_picture.prompt.cached_tokens <= first_item(one.request).offset
-        told = (await answer(engine, two.request, prompt_logprobs=0)).prompt
-        assert told is not None
-        assert told.logprobs is not None
-        ids = two.request.token_ids
-        found = [place[token].logprob for place, token in zip(told.logprobs[1:], ids[1:], strict=True) if place]
         tensors = seeing(name).tensors(view(1), view(2, 60, 140))
-        assert found == pytest.approx(seeing(name).prompt_logprobs(ids, tensors), abs=1e-3)
-        every = [text, two, one, text, other]
-        assert await all_answers(engine, every) == [case.expected for case in every]
+        await answers_as_transformers(engine, seeing(name), cases(name), tensors)
 
 
 @pytest.mark.parametrize("name", NAMES)

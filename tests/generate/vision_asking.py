@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+import torch
 from asking import Answer, ask
 from attrs import frozen
-from vision_models import Seeing
+from vision_models import Seeing, first_item
 
 from scaleout.core import GenerateRequest
 from scaleout.generate.engine import Engine
@@ -44,3 +46,31 @@ async def answer(engine: Engine, request: GenerateRequest, **params: Any) -> Ans
 async def all_answers(engine: Engine, wanted: Sequence[Case]) -> list[list[int]]:
     found = await asyncio.gather(*(answer(engine, one.request) for one in wanted))
     return [one.token_ids for one in found]
+
+
+async def answers_as_transformers(
+    engine: Engine, model: Seeing, cases: Mapping[str, Case], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """An engine with blocks of four tokens, asked alone, beside text, and from the cache, where equal ids with another item in them
+    find only what stands before it. `tensors`: what transformers is given for the prompt with two items.
+    """
+    one, two, other, text = (cases[key] for key in ("one", "two", "other", "text"))
+    assert one.request.token_ids == other.request.token_ids
+    assert one.expected != other.expected, "the item must matter"
+    assert (await answer(engine, one.request)).token_ids == one.expected
+    again, changed = await answer(engine, one.request), await answer(engine, other.request)
+    assert again.token_ids == one.expected
+    assert again.prompt is not None
+    assert again.prompt.cached_tokens == (len(one.request.token_ids) - 1) // 4 * 4
+    assert changed.token_ids == other.expected
+    assert changed.prompt is not None
+    assert changed.prompt.cached_tokens is not None
+    assert changed.prompt.cached_tokens <= first_item(one.request).offset
+    told = (await answer(engine, two.request, prompt_logprobs=0)).prompt
+    assert told is not None
+    assert told.logprobs is not None
+    ids = two.request.token_ids
+    found = [place[token].logprob for place, token in zip(told.logprobs[1:], ids[1:], strict=True) if place]
+    assert found == pytest.approx(model.prompt_logprobs(ids, tensors), abs=1e-3)
+    every = [text, two, one, text, other]
+    assert await all_answers(engine, every) == [case.expected for case in every]

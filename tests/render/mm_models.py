@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from tokenizers import AddedToken, Tokenizer
 
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
@@ -178,6 +178,30 @@ _OMNI_IDS = {
     "audio_end_token_id": "<|audio_eos|>",
 }
 
+_GLM4V = Family(
+    "qwen3",
+    "Glm4vProcessor",
+    chatml("<|begin_of_image|><|image|><|end_of_image|>", video="<|begin_of_video|><|video|><|end_of_video|>"),
+    {
+        "model_type": "glm4v",
+        "text_config": _text(model_type="glm4v_text"),
+        "vision_config": {"model_type": "glm4v_vision"},
+    },
+    {
+        "image_processor_type": "Glm4vImageProcessor",
+        "patch_size": 14,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 128},
+        **CLIP,
+    },
+    tokens=(
+        *("<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
+        *("<|begin_of_video|>", "<|video|>", "<|end_of_video|>"),
+    ),
+    video={"size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 80}},
+)
+
 FAMILIES: Mapping[str, Family] = {
     "qwen2_vl": Family(
         "qwen3",
@@ -231,51 +255,12 @@ FAMILIES: Mapping[str, Family] = {
         {**_QWEN_IMAGE, "patch_size": 16, "max_pixels": 32 * 32 * 64, **HALF},
         video={"size": {"shortest_edge": 4096, "longest_edge": 32 * 32 * 80}, **HALF},
     ),
-    "glm4v": Family(
-        "qwen3",
-        "Glm4vProcessor",
-        chatml("<|begin_of_image|><|image|><|end_of_image|>", video="<|begin_of_video|><|video|><|end_of_video|>"),
-        {
-            "model_type": "glm4v",
-            "text_config": _text(model_type="glm4v_text"),
-            "vision_config": {"model_type": "glm4v_vision"},
-        },
-        {
-            "image_processor_type": "Glm4vImageProcessor",
-            "patch_size": 14,
-            "temporal_patch_size": 2,
-            "merge_size": 2,
-            "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 128},
-            **CLIP,
-        },
-        tokens=(
-            *("<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
-            *("<|begin_of_video|>", "<|video|>", "<|end_of_video|>"),
-        ),
-        video={"size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 80}},
-    ),
-    "glm46v": Family(
-        "qwen3",
-        "Glm46VProcessor",
-        chatml("<|begin_of_image|><|image|><|end_of_image|>", video="<|begin_of_video|><|video|><|end_of_video|>"),
-        {
-            "model_type": "glm46v",
-            "text_config": _text(model_type="glm4v_text"),
-            "vision_config": {"model_type": "glm4v_vision"},
-        },
-        {
-            "image_processor_type": "Glm46VImageProcessor",
-            "patch_size": 14,
-            "temporal_patch_size": 2,
-            "merge_size": 2,
-            "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 128},
-            **CLIP,
-        },
-        tokens=(
-            *("<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
-            *("<|begin_of_video|>", "<|video|>", "<|end_of_video|>"),
-        ),
-        video={"size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 80}},
+    "glm4v": _GLM4V,
+    "glm46v": evolve(
+        _GLM4V,
+        processor="Glm46VProcessor",
+        config={**_GLM4V.config, "model_type": "glm46v"},
+        image={**(_GLM4V.image or {}), "image_processor_type": "Glm46VImageProcessor"},
     ),
     "gemma3": Family(
         "gemma3",
