@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -58,8 +58,8 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 
 @contextmanager
-def listening(context: ssl.SSLContext | None) -> Iterator[int]:
-    """Answer every TLS connection on a port until the block ends."""
+def listening(context: ssl.SSLContext | None, beside: Coroutine[Any, Any, None] | None = None) -> Iterator[int]:
+    """Answer every TLS connection on a port until the block ends; `beside` runs on the server's own event loop, as in an application."""
 
     async def hello(_: web.Request) -> web.Response:
         return web.Response(text="hello")
@@ -78,9 +78,12 @@ def listening(context: ssl.SSLContext | None) -> Iterator[int]:
         port: int = runner.addresses[0][1]
         return port
 
+    more = None if beside is None else asyncio.run_coroutine_threadsafe(beside, loop)
     try:
         yield asyncio.run_coroutine_threadsafe(start(), loop).result(20)
     finally:
+        if more is not None:
+            more.cancel()
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(20)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -159,23 +162,19 @@ async def test_a_new_certificate_is_taken_up_and_a_broken_one_is_not(
     context = open_tls(options)
     assert context is not None
     newer = trustme.CA()
-    with listening(context) as port:
-        fresh = asyncio.create_task(keep_fresh(context, options, every=0.01))
-        try:
-            write_key(newer, pair)
-            for _ in range(20):
-                await asyncio.sleep(0.01)
-                assert await asyncio.to_thread(ask, port, trusting(authority)) == 200  # the old pair serves on
-            write_pair(newer, tmp_path)
-            async with asyncio.timeout(20):
-                while True:
-                    try:
-                        assert await asyncio.to_thread(ask, port, trusting(newer)) == 200
-                        break
-                    except ssl.SSLCertVerificationError:
-                        await asyncio.sleep(0.01)
-        finally:
-            fresh.cancel()
+    with listening(context, keep_fresh(context, options, every=0.01)) as port:
+        write_key(newer, pair)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(ask, port, trusting(authority)) == 200  # the old pair serves on
+        write_pair(newer, tmp_path)
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    assert await asyncio.to_thread(ask, port, trusting(newer)) == 200
+                    break
+                except ssl.SSLCertVerificationError:
+                    await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
