@@ -19,7 +19,7 @@ def share_one_heap() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Parsing a large tokenizer.json leaves tens of MB of freed memory in the C library, which would stay for the server's life."""
+    """To the system: what parsing a large tokenizer.json or many steps of an engine left freed in the C library would stay for good."""
     if sys.platform != "linux":
         return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -46,19 +47,17 @@ def heard(model: Seeing, *files: bytes) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="session")
 def cases(seeing: Callable[[str], Seeing]) -> Callable[[str], Mapping[str, Case]]:
     """Of a family: one sound, two sounds, another sound behind the same ids, and text alone."""
-    made: dict[str, Mapping[str, Case]] = {}
 
+    @cache
     def find(name: str) -> Mapping[str, Case]:
-        if name not in made:
-            model = seeing(name)
-            prompts = {
-                "one": ("Hear: ", LOW, " what is it?"),
-                "two": ("Hear: ", LOW, " and ", LONG, " differ?"),
-                "other": ("Hear: ", HIGH, " what is it?"),
-                "text": ("Say something of cities and their rivers.",),
-            }
-            made[name] = {key: case(model, *parts) for key, parts in prompts.items()}
-        return made[name]
+        model = seeing(name)
+        prompts = {
+            "one": ("Hear: ", LOW, " what is it?"),
+            "two": ("Hear: ", LOW, " and ", LONG, " differ?"),
+            "other": ("Hear: ", HIGH, " what is it?"),
+            "text": ("Say something of cities and their rivers.",),
+        }
+        return {key: case(model, *parts) for key, parts in prompts.items()}
 
     return find
 

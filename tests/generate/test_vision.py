@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cache
 from typing import Any
 
 import pytest
@@ -30,20 +31,18 @@ NAMES = [name for name in FAMILIES if FAMILIES[name].image is not None]
 @pytest.fixture(scope="session")
 def cases(seeing: Callable[[str], Seeing]) -> Callable[[str], Mapping[str, Case]]:
     """Of a family: one picture, two pictures, other pictures behind the same ids, and text alone."""
-    made: dict[str, Mapping[str, Case]] = {}
 
+    @cache
     def find(name: str) -> Mapping[str, Case]:
-        if name not in made:
-            model = seeing(name)
-            one, two, other = view(1), view(2, 60, 140), view(3)
-            prompts: dict[str, Sequence[Any]] = {
-                "one": ("Look: ", one, " what is it?"),
-                "two": ("Look: ", one, " and ", two, " differ?"),
-                "other": ("Look: ", other, " what is it?"),
-                "text": ("Say something of cities and their rivers.",),
-            }
-            made[name] = {key: case(model, parts) for key, parts in prompts.items()}
-        return made[name]
+        model = seeing(name)
+        one, two, other = view(1), view(2, 60, 140), view(3)
+        prompts: dict[str, Sequence[Any]] = {
+            "one": ("Look: ", one, " what is it?"),
+            "two": ("Look: ", one, " and ", two, " differ?"),
+            "other": ("Look: ", other, " what is it?"),
+            "text": ("Say something of cities and their rivers.",),
+        }
+        return {key: case(model, parts) for key, parts in prompts.items()}
 
     return find
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -84,8 +85,7 @@ class CropProcessor:
         if columns * rows <= most:
             return columns, rows
         best, least = (1, 1), math.inf
-        grids = {(i, j) for n in range(1, most + 1) for i in range(1, n + 1) for j in range(1, n + 1) if i * j <= most}
-        for grid in sorted(grids, key=math.prod):
+        for grid in grids_of(most):
             off = abs(width / height - grid[0] / grid[1])
             # Of equal shapes the larger one, if the picture would fill more than half of it.
             if off < least or (off == least and width * height > 0.5 * self.crop**2 * math.prod(grid)):
@@ -111,6 +111,15 @@ class CropProcessor:
         mask[len(mask) - (sheet[1] - size[1]) // self.patch :] = 0
         mask[:, mask.shape[1] - (sheet[0] - size[0]) // self.patch :] = 0
         return (values.astype("float32") - mean) / std, mask
+
+
+@lru_cache(maxsize=8)
+def grids_of(most: int) -> list[tuple[int, int]]:
+    """Columns and rows of at most `most` crops, few crops first. Among equally many the order is that of the set that the model's own
+    processor fills in this way: it decides where two shapes are equally near.
+    """
+    grids = {(i, j) for n in range(1, most + 1) for i in range(1, n + 1) for j in range(1, n + 1) if i * j <= most}
+    return sorted(grids, key=math.prod)
 
 
 def _cut(sheet: Any, rows: int, columns: int) -> Any:
