@@ -17,6 +17,7 @@ from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
 from scaleout.core import GenerateRequest, PromptInfo, TokenDelta
 from scaleout.dialects import Dialect, messages, responses
+from scaleout.generate.engine import Over
 from scaleout.generate.options import EngineStats
 from scaleout.routes.keys import STAGES
 from tests.derender.piping import EVENT_STREAM, chunks_of, context_event, context_of, engine_stream
@@ -41,7 +42,7 @@ class Reciting:
     eos_token_ids: Sequence[int] = ()
     _stats: EngineStats = field(factory=EngineStats)
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
         said = [0] * request.sampling_params.n
         prompt: PromptInfo | None = PromptInfo(request.token_ids, cached_tokens=1)
         running = list(range(request.sampling_params.n))

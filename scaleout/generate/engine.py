@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnly
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,6 +31,9 @@ from scaleout.generate.text_needs import NOTHING, LoadTokenizer, TextNeeds, Text
 
 log = logging.getLogger(__name__)
 
+Over = Callable[[int], bool]
+"""Asked about a choice behind each of its deltas: whether its reader wants no more of it."""
+
 
 class Engine(Protocol):
     """Token ids in, token ids out."""
@@ -42,8 +45,11 @@ class Engine(Protocol):
     @property
     def eos_token_ids(self) -> ReadOnly[int]: ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
         """Deltas of all choices, interleaved; each choice ends with one that has a finish reason. Closing the iterator aborts.
+
+        A choice that is `over` for its reader is aborted alone while its siblings go on, by an engine that can. Another one makes it
+        to its end: whoever says that a choice is over must not mind what still comes of it.
 
         Raises before the first delta: BadRequest, NotSupported, Overloaded. At any time: EngineFailed.
         """
@@ -94,9 +100,13 @@ class Runner(Protocol):
 class _Abort:
     request_id: str | None = None
     stream: Stream | None = None
+    index: int | None = None
+    """One choice of the stream; None: all of them."""
 
-    def means(self, stream: Stream, choices: ReadOnly[Sequence]) -> bool:
-        return stream is self.stream or choices[0].request.request_id == self.request_id
+    def named(self, live: Mapping[Stream, ReadOnly[Sequence]]) -> list[Sequence]:
+        if self.stream is not None:
+            return [one for one in live.get(self.stream, ()) if self.index is None or one.index == self.index]
+        return [one for choices in live.values() for one in choices if one.request.request_id == self.request_id]
 
 
 class EngineLoop:
@@ -130,7 +140,7 @@ class EngineLoop:
 
     # ------------------------------------------------------------------------------ the event loops' side
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
         self.health()
         check_request(request, self._limits)
         n = request.sampling_params.n
@@ -148,6 +158,8 @@ class EngineLoop:
             self.health()
             async for delta in stream.deltas():
                 yield delta
+                if over is not None and delta.finish_reason is None and over(delta.index):
+                    self._commands.put(_Abort(stream=stream, index=delta.index))
         finally:
             self._admitted -= n
             if self._drained is not None and not self._admitted:
@@ -246,10 +258,10 @@ class EngineLoop:
             except Empty:
                 return True
             if command is None:
-                self._abort(list(self._live))
+                self._abort([sequence for choices in self._live.values() for sequence in choices])
                 return False
             if isinstance(command, _Abort):
-                self._abort([stream for stream, choices in self._live.items() if command.means(stream, choices)])
+                self._abort(command.named(self._live))
             else:
                 leader = command[0]
                 leader.followers = command[1:]
@@ -274,11 +286,12 @@ class EngineLoop:
             self._count_places()
             self._deliver([(sequence.stream, failure)])
 
-    def _abort(self, streams: ReadOnly[Stream]) -> None:
-        aborted = [sequence for stream in streams for sequence in self._drop(stream)]
+    def _abort(self, aborted: ReadOnly[Sequence]) -> None:
         for sequence in aborted:
+            self._unseen.drop(sequence)
+            self._scheduler.drop(sequence)
             sequence.finish("abort")
-            self._count_end("abort")
+        self._retire(aborted)
         self._count_places()
         self._deliver([(sequence.stream, sequence.take_delta()) for sequence in aborted])
 

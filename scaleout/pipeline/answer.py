@@ -63,11 +63,7 @@ async def answer_stream(
     usage = options is not None and options.include_usage
     choices = Choices(front, dialect, request, head, open_one, len(rendered) * n, prompt_tokens, usage)
     stops = bool(request.sampling.stop)
-
-    def over(place: int) -> bool:
-        return stops and choices.ended(place * n, n)
-
-    async with aclosing(_generate_all(engine, rendered, over)) as chunks:
+    async with aclosing(_generate_all(engine, rendered, choices.ended if stops else None)) as chunks:
         async for i, chunk in chunks:
             for event in choices.take(chunk, i * n):
                 yield event
@@ -86,27 +82,31 @@ def for_engine(rendered: GenerateRequest) -> GenerateRequest:
 
 
 def _watch_stops(front: Front, request: Request, rendered: GenerateRequest) -> Watch | None:
-    """Reads along to see when the last choice has come to a stop string."""
+    """Reads along to see when a choice has come to a stop string."""
     if not request.sampling.stop:
         return None
     states: dict[int, DerenderState] = {}
 
-    def all_closed(delta: TokenDelta) -> bool:
+    def closed(delta: TokenDelta) -> bool:
         if delta.index not in states:
             states[delta.index] = front.derenderer.begin(request, rendered.token_ids, "")
         front.derenderer.feed(states[delta.index], delta)
-        return sum(state.closed for state in states.values()) == rendered.sampling_params.n
+        return states[delta.index].closed
 
-    return all_closed
+    return closed
 
 
-def _generate_all(engine: Engine, rendered: Sequence[GenerateRequest], over: Callable[[int], bool]) -> Chunks:
-    """The chunks of all prompts as they come. A prompt that is `over` is made no further, whatever the others do."""
+def _generate_all(
+    engine: Engine, rendered: Sequence[GenerateRequest], ended: Callable[[int, int], bool] | None
+) -> Chunks:
+    """The chunks of all prompts as they come. What has `ended` is made no further, whatever the others do: prompts, and their choices."""
 
     async def one(place: int, request: GenerateRequest) -> Chunks:
-        async with aclosing(generate_chunks(engine, for_engine(request))) as chunks:
+        n = request.sampling_params.n
+        over = None if ended is None else lambda index: ended(place * n + index, 1)
+        async with aclosing(generate_chunks(engine, for_engine(request), over)) as chunks:
             async for chunk in chunks:
-                if over(place):
+                if ended is not None and ended(place * n, n):
                     break
                 yield place, chunk
 

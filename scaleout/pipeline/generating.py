@@ -10,10 +10,10 @@ from contextlib import aclosing
 from attrs import define, field
 
 from scaleout.core import GenerateChunk, GenerateRequest, GenerateResponse, PositionLogprobs, TokenDelta, Usage
-from scaleout.generate.engine import Engine
+from scaleout.generate.engine import Engine, Over
 
 Watch = Callable[[TokenDelta], bool]
-"""Told of every delta; true when all choices have said what they had to say and the engine can stop."""
+"""Told of every delta; true when its choice has said what it had to say and the engine can end it."""
 
 
 @define
@@ -38,19 +38,24 @@ class _Choice:
 async def generate_whole(
     engine: Engine, request: GenerateRequest, model: str, watch: Watch | None = None
 ) -> GenerateResponse:
-    """Run a request to its end, or until `watch` has seen enough. Raises what the engine raises."""
+    """Run a request to its end, or each choice until `watch` has seen enough of it. Raises what the engine raises."""
     choices: defaultdict[int, _Choice] = defaultdict(
         _Choice
     )  # grows with the answer: only the engine knows whether n is sane
     prompt = kv = ec = None
-    async with aclosing(engine.generate(request)) as deltas:  # type: ignore[type-var]
+    over: set[int] = set()
+    async with aclosing(engine.generate(request, over.__contains__)) as deltas:  # type: ignore[type-var]
         async for delta in deltas:
+            if delta.index in over:
+                continue
             choices[delta.index].add(delta)
             if delta.prompt is not None and (prompt is None or delta.prompt.logprobs is not None):
                 prompt = delta.prompt
             kv, ec = delta.kv_transfer_params or kv, delta.ec_transfer_params or ec
             if watch is not None and watch(delta):
-                break
+                over.add(delta.index)
+                if len(over) == request.sampling_params.n:
+                    break
     usage = Usage(
         len(request.token_ids),
         sum(len(choice.token_ids) for choice in choices.values()),
@@ -69,7 +74,9 @@ async def generate_whole(
     )
 
 
-async def generate_chunks(engine: Engine, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+async def generate_chunks(
+    engine: Engine, request: GenerateRequest, over: Over | None = None
+) -> AsyncGenerator[GenerateChunk, None]:
     """A request's stream: one choice per chunk, then the usage where it was asked for. Closing it aborts the request.
 
     Prompt ids, prompt logprobs and transfer parameters travel with the first chunk that has them.
@@ -79,7 +86,7 @@ async def generate_chunks(engine: Engine, request: GenerateRequest) -> AsyncGene
     counts: defaultdict[int, int] = defaultdict(int)
     cached: int | None = None
     first = True
-    async with aclosing(engine.generate(request)) as deltas:  # type: ignore[type-var]
+    async with aclosing(engine.generate(request, over)) as deltas:  # type: ignore[type-var]
         async for delta in deltas:
             counts[delta.index] += len(delta.token_ids)
             if delta.prompt is not None:

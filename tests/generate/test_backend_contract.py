@@ -151,6 +151,24 @@ async def test_abort_ends_what_it_names(engine: Engine) -> None:
     await until(lambda: engine.stats().running == 0)
 
 
+async def test_a_choice_that_is_over_ends_alone(engine: Engine) -> None:
+    over: set[int] = set()
+    said, reasons = [0, 0, 0], {}
+    async with aclosing(engine.generate(endless(n=3, seed=1), over.__contains__)) as deltas:
+        async for delta in deltas:
+            assert delta.index not in reasons, "a delta after the end"
+            said[delta.index] += len(delta.token_ids)
+            if delta.finish_reason is not None:
+                reasons[delta.index] = delta.finish_reason
+            if said[1] >= 3:
+                over.add(1)
+            if min(said[0], said[2]) > said[1] + 50:
+                break
+    assert reasons == {1: "abort"}
+    await until(lambda: engine.stats().running == 0)
+    assert engine.stats().blocks_free == engine.stats().blocks_total
+
+
 async def test_a_reader_that_goes_away_frees_its_work(engine: Engine) -> None:
     async with aclosing(engine.generate(endless(n=2))) as deltas:
         await anext(deltas)

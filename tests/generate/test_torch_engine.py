@@ -16,6 +16,7 @@ from asking import Source, ask, ask_one, opened
 from attrs import evolve
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from scaleout.core import GenerateRequest, SamplingParams
 from scaleout.generate.attention import PagedAttention
 from scaleout.generate.engine import Engine
 from scaleout.generate.options import EngineOptions
@@ -178,6 +179,25 @@ async def test_choices_share_their_prompt(smollm2: Source) -> None:
         again = await ask_one(engine, PROMPTS[3], seed=1, max_tokens=1)
         assert again.prompt is not None
         assert again.prompt.cached_tokens == 0, "without prefix reuse another request starts from nothing"
+
+
+async def test_a_choice_that_is_over_leaves_its_siblings_as_they_are(smollm2_engine: Engine) -> None:
+    """Its place and its blocks are free at once; what the others say is what they would have said."""
+    params: dict[str, Any] = {"n": 3, "top_k": 1, "max_tokens": 60, "ignore_eos": True}
+    alone = [answer.token_ids for answer in await ask(smollm2_engine, PROMPTS[1], **params)]
+    request = GenerateRequest("r", PROMPTS[1], stream=True, sampling_params=SamplingParams(**params))
+    said: list[list[int]] = [[], [], []]
+    running: set[int] = set()
+    before = smollm2_engine.stats().generated_tokens
+    async for delta in smollm2_engine.generate(request, lambda index: index != 2 and len(said[index]) > 4 * index):
+        said[delta.index] += delta.token_ids
+        running.add(smollm2_engine.stats().running)
+    assert said[2] == alone[2]
+    assert [len(one) < 60 for one in said] == [True, True, False]
+    assert [one == whole[: len(one)] for one, whole in zip(said, alone, strict=True)] == [True] * 3
+    assert smollm2_engine.stats().generated_tokens - before < 60 + 2 * 15
+    assert 1 in running
+    assert smollm2_engine.stats().blocks_free == smollm2_engine.stats().blocks_total
 
 
 async def test_a_salt_separates_prefixes(smollm2_engine: Engine) -> None:

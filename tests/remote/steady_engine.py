@@ -13,7 +13,7 @@ from attrs import define
 from scaleout.app import make_app
 from scaleout.config import EngineOptions, Mode, ModeConfig
 from scaleout.core import GenerateRequest, TokenDelta
-from scaleout.generate.engine import Engine
+from scaleout.generate.engine import Engine, Over
 from scaleout.generate.options import EngineStats
 from scaleout.routes.keys import STAGES
 
@@ -37,8 +37,8 @@ class Steady:
     def eos_token_ids(self) -> Sequence[int]:
         return self.engine.eos_token_ids
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
-        async with aclosing(self.engine.generate(request)) as deltas:
+    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
+        async with aclosing(self.engine.generate(request, over)) as deltas:
             async for delta in deltas:
                 await asyncio.sleep(self.pause)
                 yield delta

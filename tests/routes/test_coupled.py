@@ -14,6 +14,7 @@ from serving import Server
 
 from scaleout.config import Mode
 from scaleout.core import GenerateRequest, PromptInfo, TokenDelta
+from scaleout.generate.engine import Over
 from scaleout.routes.keys import LIFECYCLE, STAGES
 
 from .conftest import Serve
@@ -42,7 +43,7 @@ class Halting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
         self.asked += 1
         try:
             for i, token in enumerate(request.token_ids[: self._says]):
@@ -86,6 +87,24 @@ def test_the_engine_is_stopped_at_a_stop_string(
     assert "three" not in text.replace('"stop_sequence":"three"', "").replace('"stop_reason":"three"', "")
     wait_until(lambda: engine.left == 1)
     assert engine.said < 6  # not "four five six"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_choice_at_its_stop_string_is_made_no_further(serve: Serve, stream: bool) -> None:
+    """Choice i begins at the i-th word of the prompt, which is said again and again: the last one comes late to what stops the others."""
+    server = serve(Mode.STANDARD)
+    engine = server.app[STAGES].engine
+    assert engine is not None
+    prompt = "stop" + " go on" * 100
+    ids = len(server.post("/tokenize", {"prompt": prompt}).json["tokens"])
+    body = {"prompt": prompt, "n": 4, "temperature": 1, "max_tokens": 900, "stop": ["stop"], "stream": stream}
+    answer = server.post("/v1/completions", {**body, "stream_options": {"include_usage": True}} if stream else body)
+    assert answer.status == 200
+    assert answer.body.count(b'"finish_reason":"stop"') == 4
+    made = engine.stats().generated_tokens
+    usage = json.loads(answer.body.split(b"data: ")[-2])["usage"] if stream else answer.json["usage"]
+    assert ids < usage["completion_tokens"] <= made
+    assert made - usage["completion_tokens"] < 10
 
 
 def test_of_several_prompts_each_is_stopped_for_itself(halting: Callable[..., tuple[Server, Halting]]) -> None:

@@ -12,6 +12,7 @@ from serving import Server
 
 from scaleout.config import Mode
 from scaleout.core import GenerateRequest, TokenDelta
+from scaleout.generate.engine import Over
 from scaleout.logs import JsonLines
 from scaleout.routes.keys import STAGES
 
@@ -37,9 +38,9 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
         self.seen.append(request)
-        answer: AsyncIterator[TokenDelta] = self._engine.generate(request)
+        answer: AsyncIterator[TokenDelta] = self._engine.generate(request, over)
         return answer
 
 

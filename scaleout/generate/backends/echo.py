@@ -11,7 +11,7 @@ from scaleout.core import GenerateRequest, PositionLogprobs, PromptInfo, TokenDe
 from scaleout.errors import EngineFailed
 from scaleout.generate.admission import check_request
 from scaleout.generate.attendance import Attendance
-from scaleout.generate.engine import Engine
+from scaleout.generate.engine import Engine, Over
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
 from scaleout.generate.text_needs import LoadTokenizer
 
@@ -56,7 +56,7 @@ class EchoEngine:
     def vocab_size(self) -> int:
         return self.limits.vocab_size
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
         self.health()
         check_request(request, self.limits)
         echo = _Echo(request, self)
@@ -67,6 +67,8 @@ class EchoEngine:
                 if delta.finish_reason is not None:
                     self._stats.finished[delta.finish_reason] = self._stats.finished.get(delta.finish_reason, 0) + 1
                 yield delta
+                if over is not None and over(delta.index):
+                    echo.over.add(delta.index)
                 await asyncio.sleep(0)
 
     async def abort(self, request_ids: Sequence[str]) -> None:
@@ -94,6 +96,7 @@ class _Echo:
     request: GenerateRequest
     engine: EchoEngine
     aborted: bool = False
+    over: set[int] = field(factory=set)
 
     def deltas(self) -> Iterator[TokenDelta]:
         turns = [self._choice(index) for index in range(self.request.sampling_params.n)]
@@ -112,7 +115,7 @@ class _Echo:
         held: list[int] = []
         said = 0
         while True:
-            reason: str | None = "abort" if self.aborted else None
+            reason: str | None = "abort" if self.aborted or index in self.over else None
             stop: int | None = None
             if reason is None:
                 held.append(self._next_id(index, said))

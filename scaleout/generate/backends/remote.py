@@ -15,7 +15,7 @@ from scaleout.core import GenerateRequest, TokenDelta
 from scaleout.errors import ConfigError, EngineFailed, NotSupported, Overloaded, RequestError
 from scaleout.generate.admission import check_ids, check_length, check_params, check_repetition
 from scaleout.generate.attendance import Attendance
-from scaleout.generate.engine import Engine
+from scaleout.generate.engine import Engine, Over
 from scaleout.generate.merging import merge
 from scaleout.generate.options import EngineOptions, EngineStats, ModelSource, RemoteOptions
 from scaleout.generate.remote.board import Board, Seat
@@ -129,7 +129,8 @@ class RemoteEngine:
         await fleet.open(strict=strict)
         self._fleet = fleet
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
+        """A choice that is `over` is made to its end, unless the wire gives each choice a connection of its own."""
         fleet = self.fleet
         self._check(request)
         n = request.sampling_params.n
@@ -137,7 +138,7 @@ class RemoteEngine:
         sent = evolve(request, request_id=f"{request.request_id[:200]}-{token_hex(3)}")
         with self._attendance.enter(request, live):
             self._stats.prompt_tokens += len(request.token_ids)
-            async with aclosing(self._try_engines(fleet, sent, live)) as deltas:  # type: ignore[type-var]
+            async with aclosing(self._try_engines(fleet, sent, live, over)) as deltas:  # type: ignore[type-var]
                 async for delta in deltas:
                     self._stats.generated_tokens += len(delta.token_ids)
                     if delta.finish_reason is not None:
@@ -152,7 +153,9 @@ class RemoteEngine:
         check_length(len(request.token_ids), self.limits.max_model_len)
         check_ids(request, self.limits.vocab_size)
 
-    async def _try_engines(self, fleet: Fleet, request: GenerateRequest, live: _Live) -> AsyncIterator[TokenDelta]:
+    async def _try_engines(
+        self, fleet: Fleet, request: GenerateRequest, live: _Live, over: Over | None
+    ) -> AsyncIterator[TokenDelta]:
         """One engine after the other, until one has begun to answer."""
         tried: list[Member] = []
         faults: list[Fault] = []
@@ -162,7 +165,7 @@ class RemoteEngine:
                 fleet.listener.retried(member.name)
             tried.append(member)
             try:
-                async with aclosing(self._run(fleet, member, request, live)) as deltas:  # type: ignore[type-var]
+                async with aclosing(self._run(fleet, member, request, live, over)) as deltas:  # type: ignore[type-var]
                     async for delta in deltas:
                         yield delta
                 return
@@ -182,7 +185,7 @@ class RemoteEngine:
         raise unsupported if unsupported is not None and not faults else give_up(fleet, faults)
 
     async def _run(
-        self, fleet: Fleet, member: Member, request: GenerateRequest, live: _Live
+        self, fleet: Fleet, member: Member, request: GenerateRequest, live: _Live, over: Over | None
     ) -> AsyncIterator[TokenDelta]:
         """One engine's answer. Raises `Fault`, also where the answer ends too early."""
         assert member.introduction is not None
@@ -197,7 +200,8 @@ class RemoteEngine:
         if listener is not None:
             listener.began(member.name)
         try:
-            merged = merge([self._follow(member, exchange, request, live) for exchange in exchanges])
+            lone = over if len(exchanges) == n > 1 else None
+            merged = merge([self._follow(member, exchange, request, live, lone) for exchange in exchanges])
             ended = 0
             async with aclosing(merged) as deltas:
                 async for delta in deltas:
@@ -228,7 +232,7 @@ class RemoteEngine:
                 listener.ended(member.name, outcome)
 
     async def _follow(
-        self, member: Member, exchange: Exchange, request: GenerateRequest, live: _Live
+        self, member: Member, exchange: Exchange, request: GenerateRequest, live: _Live, over: Over | None
     ) -> AsyncGenerator[TokenDelta, None]:
         call = member.link.call()
         live.calls.append(call)
@@ -241,6 +245,9 @@ class RemoteEngine:
                         raise error
                     for delta in reading.take(event):
                         yield delta
+                        if over is not None and delta.finish_reason is None and over(delta.index):
+                            yield TokenDelta(delta.index, [], finish_reason="abort")
+                            return
                     if reading.over:
                         return
         for delta in reading.finish():

@@ -28,7 +28,7 @@ from scaleout.core import GenerateRequest, PositionLogprobs, PromptInfo, TokenDe
 from scaleout.errors import BadRequest, ConfigError, EngineFailed
 from scaleout.generate.admission import check_request
 from scaleout.generate.attendance import Attendance
-from scaleout.generate.engine import Engine
+from scaleout.generate.engine import Engine, Over
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
 from scaleout.generate.text_needs import LoadTokenizer
 
@@ -100,7 +100,7 @@ class VllmEngine:
     def vocab_size(self) -> int:
         return self.limits.vocab_size
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
         self.health()
         check_request(request, self.limits)
         inner = uuid4().hex
@@ -108,6 +108,8 @@ class VllmEngine:
             try:
                 async for delta in self._deltas(request, inner):
                     yield delta
+                    if over is not None and delta.finish_reason is None and over(delta.index):
+                        await self._core.abort(self._choice(inner, delta.index), internal=True)
             except EngineDeadError as error:
                 raise EngineFailed("The engine is dead.", dead=True) from error
             except EngineGenerateError as error:
@@ -158,6 +160,11 @@ class VllmEngine:
                         request.token_ids, output.num_cached_tokens, read_prompt_logprobs(prompt_logprobs)
                     )
                     yield self._delta(choice, info if first else None, output, request.sampling_params.logprobs)
+
+    def _choice(self, inner: str, index: int) -> list[str]:
+        """vLLM's own name of one of several choices; none where it is over already."""
+        names = self._core.output_processor.external_req_ids.get(inner, ())
+        return [name for name in names if name.startswith(f"{index}_")]
 
     def _delta(self, choice: Any, prompt: PromptInfo | None, output: Any, count: int | None) -> TokenDelta:
         ids = list(choice.token_ids)
