@@ -31,6 +31,7 @@ TOKENIZE = {("POST", "/tokenize"), ("POST", "/detokenize")}
 DIALECTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 COUPLED = {("POST", path) for path in DIALECTS} | {
     ("GET", "/v1/responses/{response_id}"),
+    ("GET", "/v1/responses/{response_id}/input_items"),
     ("DELETE", "/v1/responses/{response_id}"),
     ("POST", "/v1/responses/{response_id}/cancel"),
     ("POST", "/invocations"),

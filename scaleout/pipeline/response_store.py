@@ -11,30 +11,36 @@ from scaleout.codec import dumps, loads
 from scaleout.config import ModeConfig
 from scaleout.core import Json
 from scaleout.errors import BadRequest, NotFound, Overloaded
+from scaleout.pipeline.tape import Tape
 
 Owner = str
 """Whose response it is: what one key has stored, no other key finds."""
 
 Turns = tuple[bytes, ...]
-"""A conversation, each turn the JSON of its items. One that goes on shares the turns before it."""
+"""A conversation, each turn the JSON of its items: what was asked, what was said, and so on. One that goes on shares the turns before it."""
 
 
 @define(eq=False)
 class Stored:
     """One response as bytes, which are a tenth of what its objects would take.
 
-    `payload` is the response as it was sent. `turns` are the conversation, its own input and output at the end; empty while nothing can
-    go on from it. `work` makes a response that was asked for in the background.
+    `payload` is the response as it was sent. `turns` are what it answers, its own input at the end; `said` is the turn that it adds, None
+    while nothing can go on from it. `work` makes a response that was asked for in the background, `tape` is its stream.
     """
 
     payload: bytes
     turns: Turns = ()
+    said: bytes | None = None
     work: asyncio.Task[None] | None = None
+    tape: Tape | None = None
+    counted: int = 0
+    """What the store has counted for it."""
 
     @property
     def size(self) -> int:
         """Bytes, turns that others share included."""
-        return len(self.payload) + sum(map(len, self.turns))
+        tape = 0 if self.tape is None else self.tape.size
+        return len(self.payload) + len(self.said or b"") + sum(map(len, self.turns)) + tape
 
     @property
     def response(self) -> dict[str, Json]:
@@ -52,7 +58,7 @@ class ResponseStore:
     max_count: int
     max_bytes: int
     closed: str | None = None
-    bytes: int = 0
+    taken: int = 0
     _stored: dict[tuple[Owner, str], Stored] = field(factory=dict)
 
     def __len__(self) -> int:
@@ -69,12 +75,12 @@ class ResponseStore:
     def conversation(self, owner: Owner, response_id: str) -> Turns:
         """What `previous_response_id` stands for. Raises `NotFound`, and `BadRequest` for a response that has no end."""
         stored = self.find(owner, response_id, "previous_response_id")
-        if not stored.turns:
+        if stored.said is None:
             raise BadRequest(
                 f"Response '{response_id}' is {stored.response['status']}: nothing can go on from it.",
                 "previous_response_id",
             )
-        return stored.turns
+        return (*stored.turns, stored.said)
 
     def put(self, owner: Owner, response_id: str, stored: Stored) -> bool:
         """Keep a response, in place of an older one of the same id. False: it alone is larger than everything may be.
@@ -84,22 +90,37 @@ class ResponseStore:
         self.drop(owner, response_id)
         if self.closed or stored.size > self.max_bytes:
             return False
+        self._make_room(self.max_count - 1, stored.size)
+        self._stored[owner, response_id] = stored
+        stored.counted = stored.size
+        self.taken += stored.counted
+        return True
+
+    def record(self, stored: Stored, frame: bytes) -> None:
+        """Add to the tape of a response that is being made. Raises `Overloaded` as `put` does."""
+        assert stored.tape is not None
+        self._make_room(self.max_count, len(frame))
+        stored.tape.add(frame)
+        stored.counted += len(frame)
+        self.taken += len(frame)
+
+    def _make_room(self, count: int, size: int) -> None:
+        """Forget what was used longest ago until no more than `count` responses are left, and `size` bytes are free."""
+        if len(self._stored) <= count and self.taken + size <= self.max_bytes:
+            return
         idle = iter([key for key, one in self._stored.items() if one.work is None])
-        while len(self._stored) >= self.max_count or self.bytes + stored.size > self.max_bytes:
+        while len(self._stored) > count or self.taken + size > self.max_bytes:
             key = next(idle, None)
             if key is None:
                 raise Overloaded("Too many responses are being made in the background")
             self.drop(*key)
-        self._stored[owner, response_id] = stored
-        self.bytes += stored.size
-        return True
 
     def drop(self, owner: Owner, response_id: str) -> bool:
         """Forget a response, and end the work on it. Returns whether there was one."""
         stored = self._stored.pop((owner, response_id), None)
         if stored is None:
             return False
-        self.bytes -= stored.size
+        self.taken -= stored.counted
         if stored.work is not None:
             stored.work.cancel()
         return True
@@ -129,14 +150,17 @@ def not_found(response_id: str, param: str, closed: str | None = None) -> NotFou
     return error
 
 
-def write_turn(own: Json, output: Sequence[Json]) -> bytes:
-    """What a response adds to its conversation: its own input, and what it said.
+def write_asked(own: Json) -> bytes:
+    """The turn that is a response's own input."""
+    return dumps([{"type": "message", "role": "user", "content": own}] if isinstance(own, str) else own)
+
+
+def write_said(output: Sequence[Json]) -> bytes:
+    """The turn that a response adds to its conversation.
 
     A call that was cut is left out: it has no arguments that anybody could answer, and no template could show it.
     """
-    asked = [{"type": "message", "role": "user", "content": own}] if isinstance(own, str) else own
-    said = [item for item in output if not (item["type"].endswith("_call") and item["status"] != "completed")]
-    return dumps([*asked, *said])
+    return dumps([item for item in output if not (item["type"].endswith("_call") and item["status"] != "completed")])
 
 
 def read_turns(turns: Turns) -> list[Json]:

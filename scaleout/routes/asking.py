@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from aiohttp import web
@@ -37,6 +37,10 @@ class Asked:
     async def answer(self) -> Json:
         """The whole answer."""
         return await answer_whole(self.front, self.engine, self.dialect, self.wanted, self.rendered, self.head)
+
+    def events(self) -> AsyncGenerator[Json, None]:
+        """The events of the streamed answer. Closing the iterator aborts what still runs."""
+        return answer_stream(self.front, self.engine, self.dialect, self.wanted, self.rendered, self.head)
 
 
 async def ask(
@@ -80,8 +84,7 @@ async def send_stream(
     """Send the answer as it comes. `on_event` sees each event before it is sent."""
     named = asked.dialect.NAMED_EVENTS
     keep_alive = request.app[STAGES].config.sse_keep_alive_interval
-    events = answer_stream(asked.front, asked.engine, asked.dialect, asked.wanted, asked.rendered, asked.head)
-    async with EventStream(request, keep_alive=keep_alive) as stream, aclosing(events):
+    async with EventStream(request, keep_alive=keep_alive) as stream, aclosing(asked.events()) as events:
         async for event in events:
             if on_event is not None:
                 on_event(event)

@@ -34,6 +34,19 @@ ABOUT = {
 WITHOUT_BODY = ("/ping", "/cancel", "/drain", "/resume")
 """Ends of paths to which nothing is posted but the wish itself."""
 
+QUERIES: dict[str, dict[str, Schema]] = {
+    "/v1/responses/{response_id}": {
+        "stream": {"type": "boolean"},
+        "starting_after": {"type": "integer", "minimum": -1},
+    },
+    "/v1/responses/{response_id}/input_items": {
+        "after": {"type": "string"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+        "order": {"enum": ["asc", "desc"]},
+    },
+}
+"""What GET routes read of the query."""
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 """The page holds all of itself; a browser is told to load nothing from elsewhere, whoever may have changed it on the way."""
 
@@ -94,6 +107,9 @@ def _operation(table: RouteTable, method: str, path: str, handler: Handler) -> d
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in variables
         ]
+        if method == "GET":
+            queries = QUERIES.get(path, {}).items()
+            operation["parameters"] += [{"name": name, "in": "query", "schema": schema} for name, schema in queries]
     taken = dict(_taken(path, method))
     if taken:
         operation["requestBody"] = {"required": True, "content": taken}
@@ -129,14 +145,17 @@ def _taken(path: str, method: str) -> Iterator[tuple[str, Json]]:
 def _answer(path: str, method: str) -> Json:
     content: dict[str, Json] = {"application/json": {"schema": {}}}
     for dialect in DIALECTS:
-        if path == dialect.PATH or (path.startswith(dialect.PATH + "/{") and method != "DELETE"):
+        of_one = path.startswith(dialect.PATH + "/{") and method != "DELETE" and not path.endswith("/input_items")
+        if path == dialect.PATH or of_one:
             content["application/json"] = {"schema": _ref(_name(dialect, "Answer"))}
         elif path == f"{dialect.PATH}/render":
             one = _ref("GenerateRequest")
             content["application/json"] = {
                 "schema": {"type": "array", "items": one} if dialect.NAME == "completions" else one
             }
-        if path in (dialect.PATH, f"{dialect.PATH}/derender") and method == "POST":
+        if (path in (dialect.PATH, f"{dialect.PATH}/derender") and method == "POST") or "stream" in QUERIES.get(
+            path, {}
+        ):
             content["text/event-stream"] = {"schema": {"type": "string"}}
     if path.endswith("/generate"):
         content = {

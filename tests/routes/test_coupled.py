@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from serving import Server
 
 from scaleout.config import Mode
-from scaleout.core import GenerateRequest, PromptInfo, TokenDelta
-from scaleout.generate.engine import Over
 from scaleout.routes.keys import LIFECYCLE, STAGES
 
 from .conftest import Serve
+from .halting import Halting
 
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 ASK = [{"role": "user", "content": "one two three four five six"}]
@@ -28,30 +26,6 @@ DIALECTS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": ASK[0]["content"], "max_output_tokens": 500},
 }
 STOP = {"/v1/messages": "stop_sequences"}
-
-
-class Halting:
-    """An engine that says the prompt's first ids and then waits until its reader goes. `left` counts readers that went."""
-
-    def __init__(self, engine: Any, says: int) -> None:
-        self._engine = engine
-        self._says = says
-        self.asked = 0
-        self.left = 0
-        self.said = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def generate(self, request: GenerateRequest, over: Over | None = None) -> AsyncIterator[TokenDelta]:
-        self.asked += 1
-        try:
-            for i, token in enumerate(request.token_ids[: self._says]):
-                self.said += 1
-                yield TokenDelta(0, [token], prompt=PromptInfo(request.token_ids) if i == 0 else None)
-            await asyncio.Event().wait()
-        finally:
-            self.left += 1
 
 
 @pytest.fixture
