@@ -65,9 +65,11 @@ def test_the_page_tells_and_tries_the_routes(server: Server, browser: Any, path:
 
     one = page.locator("#get_v1_responses_response_id")
     one.locator("summary").click()
-    one.locator("input").fill("resp_none")
+    one.get_by_placeholder("response_id").fill("resp_none")
+    one.get_by_placeholder("stream").fill("true")
     one.locator("button").click()
     api.expect(one.locator("pre")).to_contain_text("not found")
+    assert asked[-1] == f"{page.url.removesuffix('/').removesuffix('/docs')}/v1/responses/resp_none?stream=true"
 
     assert {url.startswith(home) for url in asked} == {True}
     # The 404 that was asked for is the one thing that the browser itself reports.
