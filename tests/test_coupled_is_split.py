@@ -93,6 +93,10 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat with special tokens": (CHAT, {**messages("Hello"), "max_tokens": 24, "skip_special_tokens": False}),
     "completion": (COMPLETIONS, {"prompt": "The capital of France is", "max_tokens": 12}),
     "completion of ids": (COMPLETIONS, {"prompt": [504, 4345], "max_tokens": 8}),
+    "completion that is an echo alone": (
+        COMPLETIONS,
+        {"prompt": "One two", "max_tokens": 0, "echo": True, "logprobs": 2},
+    ),
     "completion with echo": (COMPLETIONS, {"prompt": "One two", "max_tokens": 4, "echo": True, "logprobs": 2}),
     "completion with three choices": (
         COMPLETIONS,

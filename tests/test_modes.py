@@ -23,6 +23,7 @@ OPERATIONS = {
     ("GET", "/load"),
     ("GET", "/metrics"),
     ("GET", "/v1/models"),
+    ("GET", "/v1/models/{model}"),
     ("GET", "/server_info"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),

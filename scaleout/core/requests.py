@@ -113,6 +113,8 @@ class RequestOptions:
     stream: bool = False
     stream_options: StreamOptions | None = None
     echo: bool = False
+    echo_alone: bool = False
+    """The prompt is the whole answer: what an engine cannot help sampling is not shown."""
     add_special_tokens: bool = False
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None

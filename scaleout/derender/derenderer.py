@@ -111,6 +111,7 @@ class Derenderer:
             parallel_calls=chat is None or chat.parallel_tool_calls,
             show_reasoning=chat is None or chat.include_reasoning,
             names_ids=self._names_ids or request.options.return_tokens_as_token_ids,
+            echo_alone=request.options.echo_alone,
         )
         if chat is None:
             return DerenderState(context, window, echo=ids if request.options.echo else ())
@@ -161,6 +162,8 @@ class Derenderer:
         if state.closed:
             return ChoiceDelta(delta.index)
         advance = self._advance_by_one if state.context.stops else self._advance
+        if state.context.echo_alone:
+            advance = self._pass_over
         if state.echo:
             prompt, state.echo = self._echo(state, delta), ()
             state.offset = sum(len(one.sampled.token) for one in prompt.logprobs or ())
@@ -172,6 +175,12 @@ class Derenderer:
         if answer.finish_reason is not None:
             state.closed = True
         return answer
+
+    def _pass_over(self, state: DerenderState, delta: TokenDelta) -> ChoiceDelta:
+        state.tokens += len(delta.token_ids)
+        logprobs: list[DecodedPosition] | None = None if delta.logprobs is None else []
+        reason = "length" if delta.finish_reason == "stop" else delta.finish_reason
+        return ChoiceDelta(delta.index, logprobs=logprobs, finish_reason=reason, sampled=len(delta.token_ids))
 
     def _advance_by_one(self, state: DerenderState, delta: TokenDelta) -> ChoiceDelta:
         parts: list[ChoiceDelta] = []

@@ -28,6 +28,8 @@ class Context:
     show_reasoning: bool = True
     names_ids: bool = False
     """Tokens of log probabilities are written as `token_id:N`."""
+    echo_alone: bool = False
+    """Sampled ids are counted and not shown."""
 
 
 @define
@@ -50,7 +52,7 @@ class DerenderState:
     """Ids of a prompt that the answer still has to begin with."""
 
 
-_FLAGS = ("parsed", "skip_special", "include_stop", "parallel_calls", "show_reasoning", "names_ids")
+_FLAGS = ("parsed", "skip_special", "include_stop", "parallel_calls", "show_reasoning", "names_ids", "echo_alone")
 
 
 def dump_context(context: Context) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define
+from attrs import define, evolve
 
 from scaleout import codec
 from scaleout.codec import Unfit
@@ -66,13 +66,14 @@ def parse(body: Mapping[str, Json]) -> CompletionRequest:
     if body.get("prompt_embeds") is not None:
         raise BadRequest("You must set `--enable-prompt-embeds` to input `prompt_embeds`.", "prompt_embeds")
     max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
-    if fields.echo and max_tokens == 0:
+    echo_alone = fields.echo and max_tokens == 0
+    if echo_alone:
         max_tokens = 1
     return CompletionRequest(
         prompts=read_prompts(body.get("prompt")),
         suffix=fields.suffix,
         sampling=wishes_of(fields, logprobs=logprobs, max_tokens=max_tokens, limit_name="max_tokens"),
-        options=options_of(fields, add_special_tokens=fields.add_special_tokens),
+        options=evolve(options_of(fields, add_special_tokens=fields.add_special_tokens), echo_alone=echo_alone),
     )
 
 

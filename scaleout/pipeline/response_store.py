@@ -17,7 +17,7 @@ Owner = str
 """Whose response it is: what one key has stored, no other key finds."""
 
 Turns = tuple[bytes, ...]
-"""A conversation, each turn the JSON of its items: what was asked, what was said, and so on. One that goes on shares the turns before it."""
+"""A conversation: what was asked, what was said, and so on, each turn the JSON of its items. One that goes on shares the turns before."""
 
 
 @define(eq=False)

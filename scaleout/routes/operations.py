@@ -66,13 +66,18 @@ async def metrics(request: web.Request) -> web.Response:
 
 async def models(request: web.Request) -> web.Response:
     """One card for each served name. `root` is a name as well: where the model lies on this host concerns nobody."""
-    config, files = request.app[CONFIG], request.app[STAGES].files
-    root = config.served_model_names[0]
-    cards = [_card(name, root, config.max_model_len or files.max_model_len) for name in config.served_model_names]
+    cards = [_card(request, name) for name in request.app[CONFIG].served_model_names]
     return json_response({"object": "list", "data": cards})
 
 
-def _card(name: str, root: str, max_model_len: int) -> Json:
+async def model(request: web.Request) -> web.Response:
+    """The card of one served name"""
+    return json_response(_card(request, request.app[STAGES].served(request.match_info["model"])))
+
+
+def _card(request: web.Request, name: str) -> Json:
+    config, files = request.app[CONFIG], request.app[STAGES].files
+    root, max_model_len = config.served_model_names[0], config.max_model_len or files.max_model_len
     return {
         "id": name,
         "object": "model",
@@ -149,4 +154,8 @@ OPERATIONS_ROUTES = (
     ("GET", "/load", load),
     ("GET", "/metrics", metrics),
 )
-MODELS_ROUTES = (("GET", "/v1/models", models), ("GET", "/server_info", server_info))
+MODELS_ROUTES = (
+    ("GET", "/v1/models", models),
+    ("GET", "/v1/models/{model}", model),
+    ("GET", "/server_info", server_info),
+)

@@ -226,6 +226,19 @@ def test_echo_begins_the_answer(plain: Derenderer) -> None:
     assert [p.text_offset for p in answer.logprobs] == [0, 3, 7]
 
 
+def test_echo_alone_shows_nothing_of_what_was_sampled(plain: Derenderer) -> None:
+    prompt, ids = ids_of(plain, "One two"), ids_of(plain, " three")
+    request = CompletionRequest(["One two"], options=RequestOptions(echo=True, echo_alone=True))
+    state = plain.load(plain.dump(plain.begin(request, prompt, "")))
+    given_logprobs = [None, *({i: TokenLogprob(i, -1.0, 1)} for i in prompt[1:])]
+    delta = TokenDelta(0, ids, with_logprobs(ids), "stop", ids[0], prompt=PromptInfo(logprobs=given_logprobs))
+    answer = fold([plain.feed(state, delta)])
+    assert (answer.content, answer.finish_reason, answer.stop_reason) == ("One two", "length", None)
+    assert answer.logprobs is not None
+    assert [p.sampled.token for p in answer.logprobs] == ["One", " two"]
+    assert (answer.token_ids, answer.sampled, state.tokens) == ([], 1, 1)
+
+
 def test_nothing_comes_after_the_end(plain: Derenderer) -> None:
     state = plain.begin(chat(), (), "")
     plain.feed(state, TokenDelta(0, ids_of(plain, "Hi"), finish_reason="stop"))

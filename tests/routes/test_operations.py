@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
+import anthropic
+import openai
 import pytest
 from aiohttp import web
 from serving import Server, read_answer
@@ -88,6 +91,21 @@ def test_model_cards(serve: Serve, mode: Mode, tiny_model: Any) -> None:
         assert card["permission"][0]["object"] == "model_permission"
     assert str(tiny_model("llama2")).encode() not in answer.body
     assert server.get("/v1/models").body == answer.body
+
+
+def test_one_model_s_card(serve: Serve, mode: Mode) -> None:
+    server = serve(mode, served_model_names=("tiny", "some/small model"))
+    for card in server.get("/v1/models").json["data"]:
+        assert server.get(f"/v1/models/{quote(card['id'], safe='')}").json == card
+    unknown = server.get("/v1/models/large")
+    assert unknown.status == 404
+    assert unknown.error["message"] == "The model `large` does not exist. Valid aliases: tiny, some/small model."
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
+        assert client.models.retrieve("some/small model").id == "some/small model"
+        assert [model.id for model in client.models.list()] == ["tiny", "some/small model"]
+    with anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="none", max_retries=0) as other:
+        assert other.models.retrieve("some/small model").id == "some/small model"
+        assert [model.id for model in other.models.list()] == ["tiny", "some/small model"]
 
 
 def test_server_info_names_the_mode_and_its_routes_and_no_path_of_the_host(
