@@ -52,6 +52,19 @@ def error_body(error: RequestError, anthropic: bool = False) -> Json:
     return body
 
 
+def error_event(error: RequestError, path: str, number: int) -> tuple[Json, str | None]:
+    """The last event of a stream that fails, and its name, as the API behind `path` has it. `number`: events before it."""
+    if path.startswith("/v1/messages"):
+        return error_body(error, anthropic=True), "error"
+    body = error_body(error)
+    if not path.startswith("/v1/responses"):
+        return body, None
+    # The API's own event is flat; its clients look for `error` as well, and raise it.
+    told = {"code": "server_error" if error.status >= 500 else "invalid_request_error"}
+    told |= {name: body["error"][name] for name in ("message", "param")}
+    return {"type": "error", "sequence_number": number, **told, **body}, "error"
+
+
 def error_response(
     error: RequestError, anthropic: bool = False, headers: Mapping[str, str] | None = None
 ) -> web.Response:

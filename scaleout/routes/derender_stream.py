@@ -66,7 +66,7 @@ async def pass_on(request: web.Request, answer: StreamedAnswer, reader: EventRea
         fault = error
     request.app[METRICS].derendered_tokens.inc(answer.tokens - before)
     if frames:
-        await stream.write(b"".join(frames))
+        await stream.write(b"".join(frames), len(frames))
     if fault is not None:
         raise fault
 

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Middleware
 from scaleout.codec import dumps
 from scaleout.errors import BadRequest, RequestError
 from scaleout.routes.access_log import Log
-from scaleout.routes.answers import INTERNAL, error_body, error_response, from_http
+from scaleout.routes.answers import INTERNAL, error_event, error_response, from_http
 from scaleout.routes.auth import KeyRing
 from scaleout.routes.keys import REQUEST_ID
 from scaleout.routes.metrics import UNMATCHED, Metrics
@@ -88,23 +88,18 @@ def shape_errors(hints: Mapping[str, str], root_path: str) -> Middleware:
         if stream is not None and stream.started:
             if stream.closed:
                 return stream.response
-            return await end_stream(request, stream, error, anthropic)
+            return await end_stream(request, stream, error, bare_path(request, root_path))
         return error_response(error, anthropic, headers)
 
     return shape
 
 
-async def end_stream(
-    request: web.Request, stream: EventStream, error: RequestError, anthropic: bool
-) -> web.StreamResponse:
+async def end_stream(request: web.Request, stream: EventStream, error: RequestError, path: str) -> web.StreamResponse:
     """The status line is long gone: say it as the last event, and close as the API closes its streams."""
-    payload = dumps(error_body(error, anthropic))
+    event, name = error_event(error, path, stream.sent)
     try:
-        if anthropic:
-            await stream.send(payload, event="error")
-            return await stream.close()
-        await stream.send(payload)
-        return await stream.done()
+        await stream.send(dumps(event), name)
+        return await (stream.done() if name is None else stream.close())
     except ConnectionError:
         return leave(request)
 

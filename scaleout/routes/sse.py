@@ -48,6 +48,8 @@ class EventStream:
         self.response = web.StreamResponse(headers=HEADERS | (headers or {}))
         self.closed = False
         self.comments = 0
+        self.sent = 0
+        """Events that are on their way."""
         self._request = request
         self._keep_alive = keep_alive
         self._stalled_after = stalled_after
@@ -76,10 +78,11 @@ class EventStream:
 
     async def send(self, payload: bytes, event: str | None = None) -> None:
         """Send one event. `payload` is JSON."""
-        await self.write(frame(payload, event))
+        await self.write(frame(payload, event), 1)
 
-    async def write(self, frames: bytes) -> None:
-        """Send finished frames: events that are ready together cost one system call."""
+    async def write(self, frames: bytes, events: int = 0) -> None:
+        """Send finished frames: `events` that are ready together cost one system call."""
+        self.sent += events
         self._writes_begun += 1
         if not self.response.prepared:
             await self.response.prepare(self._request)

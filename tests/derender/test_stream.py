@@ -418,10 +418,11 @@ def test_behind_the_first_event_it_is_the_last_one(
     for path in (CHAT, RESPONSES):
         context = plain_context() if path == CHAT else context_event(responses_request={"input": "x"})
         body = derender(server, path, context, data_event(chunk(texts("alpha"))), *bad).body
-        *events, error, last = payloads(body)
+        *events, error = [one for one in payloads(body) if one != b"[DONE]"]
         assert b"alpha" in b"".join(events)
         assert said in json.loads(error)["error"]["message"]
-        assert last == b"[DONE]"
+        assert body.endswith(b"[DONE]\n\n") == (path == CHAT)
+        assert json.loads(error).get("sequence_number") == (len(events) if path == RESPONSES else None)
     context = context_event(
         messages_request={"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
     )

@@ -1,4 +1,4 @@
-"""An engine that stops in the middle, so that a test finds its request there."""
+"""An engine that stops in the middle, so that a test finds its request there, or that fails there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from scaleout.generate.engine import Over
 
 
 class Halting:
-    """Says the prompt's first ids and then waits until its reader goes. `left` counts readers that went."""
+    """Says the prompt's first ids and then raises `fault`, or waits until its reader goes. `left` counts readers that went."""
 
-    def __init__(self, engine: Any, says: int) -> None:
+    def __init__(self, engine: Any, says: int, fault: Exception | None = None) -> None:
         self._engine = engine
         self._says = says
+        self._fault = fault
         self.asked = 0
         self.left = 0
         self.said = 0
@@ -29,6 +30,8 @@ class Halting:
             for i, token in enumerate(request.token_ids[: self._says]):
                 self.said += 1
                 yield TokenDelta(0, [token], prompt=PromptInfo(request.token_ids) if i == 0 else None)
+            if self._fault is not None:
+                raise self._fault
             await asyncio.Event().wait()
         finally:
             self.left += 1

@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 from serving import Server
 
 from scaleout.config import Mode
+from scaleout.errors import EngineFailed
 from scaleout.routes.keys import LIFECYCLE, STAGES
 
 from .conftest import Serve
@@ -89,6 +92,39 @@ def test_of_several_prompts_each_is_stopped_for_itself(halting: Callable[..., tu
     assert answer.status == 200
     assert answer.body.count(b'"finish_reason":"stop"') == 3
     wait_until(lambda: engine.left == 3)
+
+
+def test_a_failure_in_a_stream_is_an_event_that_official_clients_raise(serve: Serve) -> None:
+    server = serve(Mode.STANDARD, chat_template=TEMPLATE)
+    stages = server.app[STAGES]
+    stages.engine = Halting(stages.engine, says=4, fault=EngineFailed("The cable is out."))  # type: ignore[assignment]
+    last: dict[str, str] = {}
+    for path, body in DIALECTS.items():
+        answer = server.post(path, {**body, "stream": True})
+        assert answer.status == 200
+        blocks = answer.body.decode().removesuffix("\n\n").split("\n\n")
+        done = blocks[-1] == "data: [DONE]"
+        assert done == (path in ("/v1/chat/completions", "/v1/completions"))
+        last[path] = blocks[-2 if done else -1]
+        number = len(blocks) - 1
+    error = '{"error":{"message":"The cable is out.","type":"InternalServerError","param":null,"code":500}}'
+    assert last["/v1/chat/completions"] == last["/v1/completions"] == f"data: {error}"
+    told = '{"type":"error","error":{"type":"api_error","message":"The cable is out."}}'
+    assert last["/v1/messages"] == f"event: error\ndata: {told}"
+    flat = f'"sequence_number":{number},"code":"server_error","message":"The cable is out.","param":null'
+    assert last["/v1/responses"] == f'event: error\ndata: {{"type":"error",{flat},{error[1:]}'
+
+    base = f"http://127.0.0.1:{server.port}"
+    with openai.OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
+        with pytest.raises(openai.APIError, match="The cable is out"):
+            list(client.chat.completions.create(model="tiny", messages=ASK, stream=True))  # type: ignore[arg-type]
+        with pytest.raises(openai.APIError, match="The cable is out"):
+            list(client.responses.create(model="tiny", input="one two three four five", stream=True))
+    with (
+        anthropic.Anthropic(base_url=base, api_key="none", max_retries=0) as other,
+        pytest.raises(anthropic.APIStatusError, match="The cable is out"),
+    ):
+        list(other.messages.create(model="tiny", messages=ASK, max_tokens=50, stream=True))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stream", [False, True])

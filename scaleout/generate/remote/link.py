@@ -165,6 +165,8 @@ class Call:
         self._waits_since = asyncio.get_running_loop().time()
         try:
             return await response.content.readany()
+        except aiohttp.ClientPayloadError as error:
+            raise Lost(self._interrupted or "the connection broke before the answer was over") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(self._interrupted or f"the connection broke: {spell(error)}") from error
         finally:
