@@ -1,4 +1,4 @@
-"""Decoder layers of the Llama kind in a dozen operations, for CPUs, where every operation costs microseconds before it starts.
+"""Decoder layers of the Llama kind in a dozen calls, for CPUs, where every call costs microseconds before it starts.
 
 transformers' definition stays the truth: each layer is replaced only if it is built like this one and gives the same output on a sample.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple, Optional, Tuple  # noqa: UP035 - TorchScript reads no other spelling
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,11 @@ from attrs import evolve
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from scaleout.generate.attention import Geometry, Look, PagedAttention, Stretch
+from scaleout.generate.attention import Geometry, Kernel, Look, PagedAttention, Stretch
+from scaleout.generate.compiled.loops import Loops, open_loops
 from scaleout.generate.gather_kernel import GatherKernel
+from scaleout.generate.loop_kernel import LoopKernel
 from scaleout.generate.packed_linear import PACKABLE, SIBLINGS, PackedLinear, alike, can_pack
-from scaleout.generate.scripted import scripted
 
 log = logging.getLogger(__name__)
 
@@ -34,48 +35,42 @@ TOLERANCE = 1e-3
 
 
 class Turn:
-    """The rotary embedding of a step, laid out once for all layers: [tokens, 1, dim], the first half of `sines` negated."""
+    """The rotary embedding of a step, laid out once for all layers: [tokens, dim] each."""
 
     def __init__(self) -> None:
         self.given: tuple[Tensor, Tensor] | None = None
         self.cosines = self.sines = torch.empty(0)
 
-    def take(self, position_embeddings: tuple[Tensor, Tensor]) -> Turn:
+    def take(self, position_embeddings: tuple[Tensor, Tensor], dim: int) -> Turn:
+        """Raises ValueError where only a part of each head is turned."""
         if position_embeddings is not self.given:
-            cosines, sines = (part[0].unsqueeze(1) for part in position_embeddings)
-            first, second = sines.chunk(2, dim=-1)
-            self.given, self.cosines, self.sines = position_embeddings, cosines, torch.cat((-first, second), dim=-1)
+            self.cosines, self.sines = (part[0].contiguous() for part in position_embeddings)
+            self.given = position_embeddings
+            if self.cosines.shape[-1] != dim or self.cosines.dim() != 2:
+                raise ValueError("Not every number of a head is turned")
         return self
 
 
 class FusedLayer(nn.Module):
-    """Attention and MLP, each behind a norm and added to what came in."""
+    """Attention and MLP, each behind a norm and added to what came in. Its attention's kernel is a `LoopKernel`."""
 
     def __init__(self, layer: nn.Module, attention: PagedAttention, look: Look, turn: Turn) -> None:
         super().__init__()
         own: Any = layer.self_attn
         mlp: Any = layer.mlp
-        self.index, self.look = int(own.layer_idx), evolve(look, scale=1.0)
-        dim, normed = int(own.head_dim), hasattr(own, "q_norm")
+        self.index, self.look, self.dim = int(own.layer_idx), evolve(look, scale=1.0), int(own.head_dim)
+        self.query_heads = int(own.q_proj.out_features // self.dim)
+        normed = hasattr(own, "q_norm")
         scales = (1.0 if normed else look.scale, 1.0, 1.0)
-        heads = PackedLinear([own.q_proj, own.k_proj, own.v_proj], scales)
+        self.before, self.between = lay_out_norm(layer.input_layernorm), lay_out_norm(layer.post_attention_layernorm)
+        self.norms = torch.stack([lay_out_norm(own.q_norm, look.scale), lay_out_norm(own.k_norm)]) if normed else None
         # Gate and up stay apart: activation and product then happen while their numbers are still in a register.
-        out, gate, up, down = (PackedLinear([one]) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
-        # What the two functions take beside the rows, in their order. Modules would be looked up one by one in each call.
-        self.given = (
-            *Norm.of(layer.input_layernorm),
-            *(heads.packed, heads.bias),
-            *(own.q_proj.out_features // dim, own.k_proj.out_features // dim, dim),
-            Norm.of(own.q_norm, look.scale) if normed else None,
-            Norm.of(own.k_norm) if normed else None,
+        packed = (PackedLinear([one]) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+        self.heads, (self.out, self.gate, self.up, self.down) = (
+            PackedLinear([own.q_proj, own.k_proj, own.v_proj], scales),
+            packed,
         )
-        self.taken = (
-            *(out.packed, out.bias),
-            *Norm.of(layer.post_attention_layernorm),
-            *(gate.packed, gate.bias),
-            *name_activation(mlp.act_fn),
-            *(up.packed, up.bias, down.packed, down.bias),
-        )
+        self.activation = name_activation(mlp.act_fn)
         # Outside nn.Module's own bookkeeping: these belong to all layers.
         self.shared = (attention, turn)
         self.last = False
@@ -85,88 +80,33 @@ class FusedLayer(nn.Module):
     def forward(self, hidden_states: Tensor, *, position_embeddings: tuple[Tensor, Tensor], **_: Any) -> Tensor:
         """`hidden_states` [1, tokens, hidden]."""
         attention, turn = self.shared
-        assert attention.kernel is not None
-        turn.take(position_embeddings)
+        kernel = attention.kernel
+        assert isinstance(kernel, LoopKernel)
+        loops = kernel.loops
+        turn.take(position_embeddings, self.dim)
         rows = hidden_states[0]
-        query, key, value = scripted(look_out)(rows, *self.given, turn.cosines, turn.sines)
-        seen = attention.kernel.attend(self.index, query, key, value, self.look)
+        inner = product(loops.normalise(rows, self.before), self.heads.packed, self.heads.bias, "none", [], "")
+        caches = kernel.caches[self.index]
+        query = loops.turn(inner, turn.cosines, turn.sines, kernel.slots, caches, self.query_heads, self.norms)
+        seen = kernel.look(self.index, query, self.look).flatten(1)
         if self.last and attention.kept is not None:
             rows, seen = rows[attention.kept], seen[attention.kept]
-        return scripted(take_in)(rows, seen, *self.taken)
+        rows = product.binary(seen, rows, self.out.packed, self.out.bias, "add")
+        given = loops.normalise(rows, self.between)
+        opened = product(given, self.gate.packed, self.gate.bias, self.activation[0], [], self.activation[1])
+        inner = product.binary(given, opened, self.up.packed, self.up.bias, "mul")
+        return product.binary(inner, rows, self.down.packed, self.down.bias, "add").unsqueeze(0)  # type: ignore[no-any-return]
 
 
-class Norm(NamedTuple):
-    """Root mean square over the last dimension: its weight, and the length that no row falls below."""
-
-    weight: Tensor
-    least: Tensor
-
-    @classmethod
-    def of(cls, norm: Any, scale: float = 1.0) -> Norm:
-        """`scale`: what the result is to be multiplied by."""
-        size = norm.weight.numel()
-        epsilon = float(getattr(norm, "variance_epsilon", getattr(norm, "eps", 0.0)))
-        return cls(norm.weight.detach().float() * (scale * size**0.5), torch.tensor((size * epsilon) ** 0.5))
+product = torch.ops.mkldnn._linear_pointwise
 
 
-def normed(rows: Tensor, weight: Tensor, least: Tensor) -> Tensor:
-    """In float32, written out: torch's own `rms_norm` takes ten times as long for 512 rows."""
-    numbers = rows.to(torch.float32, copy=True)
-    length = torch.hypot(torch.linalg.vector_norm(numbers, 2.0, [-1], True), least)
-    return numbers.div_(length).mul_(weight).to(rows.dtype)
-
-
-def look_out(
-    rows: Tensor,
-    weight: Tensor,
-    least: Tensor,
-    packed: Tensor,
-    bias: Optional[Tensor],  # noqa: UP045 - TorchScript reads it
-    query_heads: int,
-    key_heads: int,
-    dim: int,
-    query_norm: Optional[Tuple[Tensor, Tensor]],  # noqa: UP006, UP045
-    key_norm: Optional[Tuple[Tensor, Tensor]],  # noqa: UP006, UP045
-    cosines: Tensor,
-    sines: Tensor,
-) -> Tuple[Tensor, Tensor, Tensor]:  # noqa: UP006
-    """`rows` [tokens, hidden] → queries, keys and values, each [heads, tokens, dim], turned to their places."""
-    inner = torch.ops.mkldnn._linear_pointwise(normed(rows, weight, least), packed, bias, "none", [], "")
-    heads = inner.view(rows.size(0), -1, dim)
-    flat = heads[:, : query_heads + key_heads]
-    if query_norm is not None and key_norm is not None:
-        query = normed(heads[:, :query_heads], query_norm[0], query_norm[1])
-        key = normed(heads[:, query_heads : query_heads + key_heads], key_norm[0], key_norm[1])
-        flat = torch.cat([query, key], dim=1)
-    first, second = flat.chunk(2, dim=-1)
-    turned = torch.addcmul(flat * cosines, torch.cat([second, first], dim=-1), sines).transpose(0, 1)
-    return turned[:query_heads], turned[query_heads:], heads[:, query_heads + key_heads :].transpose(0, 1)
-
-
-def take_in(
-    rows: Tensor,
-    seen: Tensor,
-    out: Tensor,
-    out_bias: Optional[Tensor],  # noqa: UP045
-    weight: Tensor,
-    least: Tensor,
-    gate: Tensor,
-    gate_bias: Optional[Tensor],  # noqa: UP045
-    activation: str,
-    algorithm: str,
-    up: Tensor,
-    up_bias: Optional[Tensor],  # noqa: UP045
-    down: Tensor,
-    down_bias: Optional[Tensor],  # noqa: UP045
-) -> Tensor:
-    """`rows` [tokens, hidden] and what they have seen, [tokens, heads, dim] → [1, tokens, hidden]."""
-    flat = seen.reshape(rows.size(0), -1)
-    rows = torch.ops.mkldnn._linear_pointwise(flat, rows, out, out_bias, "add")
-    given = normed(rows, weight, least)
-    opened = torch.ops.mkldnn._linear_pointwise(given, gate, gate_bias, activation, [], algorithm)
-    inner = torch.ops.mkldnn._linear_pointwise(given, opened, up, up_bias, "mul")
-    rows = torch.ops.mkldnn._linear_pointwise(inner, rows, down, down_bias, "add")
-    return rows.unsqueeze(0)
+def lay_out_norm(norm: Any, scale: float = 1.0) -> Tensor:
+    """For `Loops`: the length that no row falls below, and the weight, times `scale`; float32 [1 + width]."""
+    size = norm.weight.numel()
+    epsilon = float(getattr(norm, "variance_epsilon", getattr(norm, "eps", 0.0)))
+    least = torch.tensor([(size * epsilon) ** 0.5])
+    return torch.cat([least, norm.weight.detach().float() * (scale * size**0.5)])
 
 
 ACTIVATIONS: Mapping[tuple[str, str], Callable[[Tensor], Tensor]] = {
@@ -188,18 +128,25 @@ def name_activation(function: Callable[[Tensor], Tensor]) -> tuple[str, str]:
 
 
 def fuse_layers(model: PreTrainedModel, attention: PagedAttention, dtype: torch.dtype) -> int:
-    """Replaces what it can of a CPU model, and returns how many layers that were. `attention` has probed the model."""
+    """Replaces what it can of a CPU model, and returns how many layers that were. `attention` has probed the model.
+
+    Raises what `open_loops` raises.
+    """
     if dtype not in PACKABLE or not can_pack():
         return 0
+    exactly = open_loops(torch.float32)
     fused: dict[nn.Module, FusedLayer] = {}
     turn = Turn()
 
     def compare(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], _: Any) -> None:
         look = attention.looks[int(layer.self_attn.layer_idx)]  # type: ignore[arg-type, union-attr]
+        exact = deepcopy(layer).float()
+        exact._forward_hooks.clear()
+        inputs, named = in_float(inputs), in_float(named)
         with sample_kernel(attention, torch.float32):
-            exact = deepcopy(layer).float()
-            exact._forward_hooks.clear()
-            alike = agrees(lambda: FusedLayer(exact, attention, look, Turn()), exact, in_float(inputs), in_float(named))
+            theirs = exact(*inputs, **named)
+        with sample_kernel(attention, torch.float32, exactly):
+            alike = agrees(lambda: FusedLayer(exact, attention, look, Turn()), theirs, inputs, named)
         if alike:
             fused[layer] = FusedLayer(layer, attention, look, turn)
             for linear in (module for module in layer.modules() if isinstance(module, nn.Linear)):
@@ -235,21 +182,25 @@ def sample_tokens(config: Any) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def sample_kernel(attention: PagedAttention, dtype: torch.dtype) -> Iterator[None]:
+def sample_kernel(attention: PagedAttention, dtype: torch.dtype, loops: Loops | None = None) -> Iterator[None]:
     """An empty cache for the sample, in place of whatever kernel there is."""
     before = attention.kernel
-    attention.kernel = GatherKernel(attention.shapes, Geometry(len(SAMPLE) + 1, 32, torch.device("cpu"), dtype))
-    attention.kernel.prepare(SAMPLE)
+    geometry = Geometry(len(SAMPLE) + 1, 32, torch.device("cpu"), dtype)
+    kernel: Kernel = GatherKernel(attention.shapes, geometry)
+    if loops is not None:
+        kernel = LoopKernel(attention.shapes, geometry, loops)
+    kernel.prepare(SAMPLE)
+    attention.kernel = kernel
     try:
         yield
     finally:
         attention.kernel = before
 
 
-def agrees(fuse: Callable[[], FusedLayer], layer: nn.Module, inputs: Any, named: Any) -> bool:
+def agrees(fuse: Callable[[], FusedLayer], theirs: Any, inputs: Any, named: Any) -> bool:
     """Whether the layer can be fused, and then adds the same to its input."""
     try:
-        theirs, ours = layer(*inputs, **named), fuse()(*inputs, **named)
+        ours = fuse()(*inputs, **named)
     except (TypeError, ValueError, RuntimeError) as error:
         log.debug("A layer cannot be fused: %s", error)
         return False

@@ -7,39 +7,25 @@ time. Blocks are copied together before each look: that costs little, and what f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Optional
 
 import torch
 from torch import Tensor
 
 from scaleout.generate.attention import Geometry, LayerShape, Look, Stretch, slots_of, zeros
 from scaleout.generate.gather_plan import DecodeGroup, PromptSpan, decode_groups, prompt_spans
-from scaleout.generate.scripted import scripted
 
 ROWS = 128
 """Prompt rows that look back at once: their scores should stay in a core's cache."""
 
 
 class GatherKernel:
-    """`caches[layer]` is a pair of [kv_heads, blocks, block_size, dim] tensors: the blocks of a head lie together."""
+    """`caches[layer]`: see `open_caches`."""
 
     def __init__(self, shapes: Mapping[int, LayerShape], geometry: Geometry) -> None:
         self.geometry = geometry
-        blocks, size = geometry.blocks, geometry.block_size
-        self.caches = {
-            layer: (
-                zeros((shape.kv_heads, blocks, size, shape.key_dim), geometry),
-                zeros((shape.kv_heads, blocks, size, shape.value_dim), geometry),
-            )
-            for layer, shape in shapes.items()
-        }
+        self.caches = open_caches(shapes, geometry)
         self._key_space, self._value_space = Space(), Space()
         self._triangle = torch.full((ROWS, ROWS), float("-inf"), dtype=geometry.dtype, device=geometry.device).triu_(1)
-        # TorchScript would compile kernels for a GPU, where time goes elsewhere.
-        on_cpu = geometry.device.type == "cpu"
-        self._store = scripted(store) if on_cpu else store
-        self._decode = scripted(decode) if on_cpu else decode
-        self._read = scripted(read) if on_cpu else read
         self._slots = torch.zeros(0, dtype=torch.int64)
         self._padding = 0
         self._groups: Sequence[DecodeGroup] = ()
@@ -53,7 +39,7 @@ class GatherKernel:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, look: Look) -> Tensor:
         keys, values = self.caches[layer]
-        self._store(keys, values, self._slots, key, value)
+        store(keys, values, self._slots, key, value)
         if look.scale != 1:
             query = query * look.scale
         seen = [self._look_back(group, query, keys, values, look) for group in self._groups]
@@ -71,7 +57,7 @@ class GatherKernel:
             else:
                 visible = span.length - first
                 how = look.window, look.softcap, look.sinks
-                self._read(asked, found, told, visible, *how, self._triangle, ROWS, answer)
+                read(asked, found, told, visible, *how, self._triangle, ROWS, answer)
         if self._padding:
             out[len(out) - self._padding :] = 0
         return out
@@ -81,10 +67,22 @@ class GatherKernel:
         spaces = self._key_space.room(keys, rows), self._value_space.room(values, rows)
         if len(self._groups) > 1 or self._padding or self._spans:
             query = query[:, group.start : group.end]
-        return self._decode(query, keys, values, rows, *spaces, hidden, look.softcap, look.sinks)
+        return decode(query, keys, values, rows, *spaces, hidden, look.softcap, look.sinks)
 
     def close(self) -> None:
         self.caches.clear()
+
+
+def open_caches(shapes: Mapping[int, LayerShape], geometry: Geometry) -> dict[int, tuple[Tensor, Tensor]]:
+    """Keys and values of each layer, [kv_heads, blocks, block_size, dim]: the blocks of a head lie together."""
+    room = geometry.blocks, geometry.block_size
+    return {
+        layer: (
+            zeros((shape.kv_heads, *room, shape.key_dim), geometry),
+            zeros((shape.kv_heads, *room, shape.value_dim), geometry),
+        )
+        for layer, shape in shapes.items()
+    }
 
 
 class Space:
@@ -124,9 +122,9 @@ def decode(
     rows: Tensor,
     key_space: Tensor,
     value_space: Tensor,
-    hidden: Optional[Tensor],  # noqa: UP045 - TorchScript reads it
-    softcap: Optional[float],  # noqa: UP045
-    sinks: Optional[Tensor],  # noqa: UP045
+    hidden: Tensor | None,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """`query` [heads, sequences, dim], scaled, one per sequence; `rows`: the blocks that each sees; `hidden` [sequences, 1, 1, tokens]
     is added to the scores → [sequences, heads, value_dim].
@@ -149,9 +147,9 @@ def read(
     keys: Tensor,
     values: Tensor,
     length: int,
-    window: Optional[int],  # noqa: UP045
-    softcap: Optional[float],  # noqa: UP045
-    sinks: Optional[Tensor],  # noqa: UP045
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
     triangle: Tensor,
     at_once: int,
     out: Tensor,
@@ -206,7 +204,7 @@ def read_closed(
         out[start:end] = torch.bmm(weights, values).view(heads, end - start, -1).transpose(0, 1)
 
 
-def weigh(scores: Tensor, sinks: Optional[Tensor]) -> Tensor:  # noqa: UP045
+def weigh(scores: Tensor, sinks: Tensor | None) -> Tensor:
     """Softmax of `scores` [..., heads, queries, keys], in their place; a head's sink takes its share of the weight and gives nothing."""
     if sinks is None:
         return torch.softmax(scores, dim=-1, out=scores)

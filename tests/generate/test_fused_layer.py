@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,13 @@ from asking import Source
 from torch import Tensor, nn
 
 from scaleout.generate.attention import Geometry, PagedAttention, Stretch
-from scaleout.generate.fused_layer import FusedLayer, fuse_layers, look_out, take_in
-from scaleout.generate.gather_kernel import GatherKernel, decode, read, store
+from scaleout.generate.compiled.loops import open_loops
+from scaleout.generate.fused_layer import FusedLayer, fuse_layers
+from scaleout.generate.gather_kernel import GatherKernel
+from scaleout.generate.loop_kernel import LoopKernel
 from scaleout.generate.model_runner import probe
 from scaleout.generate.options import EngineOptions
 from scaleout.generate.packed_linear import can_pack
-from scaleout.generate.scripted import scripted
 from scaleout.generate.weights import open_model
 
 pytestmark = [
@@ -75,7 +75,7 @@ def test_a_fused_model_gives_the_same_logits(name: str, random_model: Callable[.
     with_cache(attention)
     before = logits(model, attention)
     assert fuse_layers(model, attention, torch.float32) == 4
-    with_cache(attention)
+    with_cache(attention, fused=True)
     assert (logits(model, attention) - before).abs().max() < TOLERANCE
 
 
@@ -96,7 +96,7 @@ def test_only_some_layers_of_a_model_may_be_fused(random_model: Callable[..., So
     with_cache(attention)
     before = logits(model, attention)
     assert fuse_layers(model, attention, torch.float32) == 3
-    with_cache(attention)
+    with_cache(attention, fused=True)
     assert (logits(model, attention) - before).abs().max() < TOLERANCE
 
 
@@ -105,24 +105,11 @@ def test_the_last_layer_may_go_on_with_some_tokens_alone(kept: list[int], random
     model, attention = probed(random_model("llama"))
     fuse_layers(model, attention, torch.float32)
     assert attention.narrows
-    with_cache(attention)
+    with_cache(attention, fused=True)
     everything = logits(model, attention)
-    with_cache(attention)
+    with_cache(attention, fused=True)
     attention.kept = torch.tensor(kept)
     assert (logits(model, attention) - everything[kept]).abs().max() < TOLERANCE
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="TorchScript ends with Python 3.13")
-@pytest.mark.parametrize("function", [look_out, take_in, store, decode, read], ids=lambda one: str(one.__name__))
-def test_functions_are_scripted(function: Callable[..., Any]) -> None:
-    assert isinstance(scripted(function), torch.jit.ScriptFunction)
-
-
-def test_what_cannot_be_scripted_stays_as_it_is() -> None:
-    def loose(*numbers: Tensor, **named: Tensor) -> Tensor:
-        return sum([*numbers, *named.values()], torch.zeros(()))
-
-    assert scripted(loose) is loose
 
 
 def test_the_weights_lie_in_memory_once(random_model: Callable[..., Source]) -> None:
@@ -163,9 +150,13 @@ def randomise_vectors(model: nn.Module) -> None:
             parameter.data += 0.3 * torch.randn_like(parameter)
 
 
-def with_cache(attention: PagedAttention) -> GatherKernel:
+def with_cache(attention: PagedAttention, fused: bool = False) -> GatherKernel | LoopKernel:
     """An empty cache: blocks of 4 tokens, the last one for padding."""
-    attention.kernel = kernel = GatherKernel(attention.shapes, Geometry(18, 4, CPU, torch.float32))
+    geometry = Geometry(18, 4, CPU, torch.float32)
+    kernel: GatherKernel | LoopKernel = GatherKernel(attention.shapes, geometry)
+    if fused:
+        kernel = LoopKernel(attention.shapes, geometry, open_loops(torch.float32))
+    attention.kernel = kernel
     return kernel
 
 

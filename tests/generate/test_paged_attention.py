@@ -62,12 +62,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("block_size", [4, 3], ids=["compiled loops", "torch's operations"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_logits_equal_a_plain_forward(name: str, random_model: Callable[..., Source]) -> None:
+def test_logits_equal_a_plain_forward(name: str, block_size: int, random_model: Callable[..., Source]) -> None:
     files = random_model(name, **ARCHITECTURES[name])
     random = Random(name)
     prompts = [[random.randrange(3, 96) for _ in range(length)] for length in (1, 30, 5, 18, 64)]
-    answers = asyncio.run(answer_all(files, prompts))
+    answers = asyncio.run(answer_all(files, prompts, block_size))
     plain = AutoModelForCausalLM.from_pretrained(files.folder, dtype=torch.float32, attn_implementation="eager")
     for prompt, answer in zip(prompts, answers, strict=True):
         with torch.no_grad():
@@ -76,9 +77,11 @@ def test_logits_equal_a_plain_forward(name: str, random_model: Callable[..., Sou
         assert (expected - everything_said(answer, files.vocab_size)).abs().max() < TOLERANCE
 
 
-async def answer_all(files: Source, prompts: list[list[int]]) -> list[Answer]:
+async def answer_all(files: Source, prompts: list[list[int]], block_size: int = 4) -> list[Answer]:
     """Few places, few tokens per step and small blocks: prompts are cut, wait, and share steps with decoding."""
-    async with opened(files, max_num_seqs=3, max_num_batched_tokens=13, block_size=4, max_logprobs=-1) as engine:
+    async with opened(
+        files, max_num_seqs=3, max_num_batched_tokens=13, block_size=block_size, max_logprobs=-1
+    ) as engine:
         params = {"max_tokens": 12, "ignore_eos": True, "logprobs": -1, "prompt_logprobs": -1}
         return await asyncio.gather(*[ask_one(engine, prompt, seed=i, **params) for i, prompt in enumerate(prompts)])
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from scaleout.errors import ConfigError
-from scaleout.generate.attention import Geometry, PagedAttention
+from scaleout.generate.attention import Geometry, Kernel, LayerShape, PagedAttention
 from scaleout.generate.decode_graphs import DecodeGraphs
 from scaleout.generate.engine import Engine, EngineLoop
 from scaleout.generate.flash_kernel import PAGE, FlashKernel, Varlen, agrees, find_varlen, suits
-from scaleout.generate.fused_layer import fuse_layers
 from scaleout.generate.gather_kernel import GatherKernel
 from scaleout.generate.kv_cache import BlockPool
 from scaleout.generate.memory import available_memory
@@ -59,9 +59,10 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         slot_ids=vision.slot_ids if vision else {},
     )
     dtype: torch.dtype = next(model.parameters()).dtype
+    open_kernel: Callable[[Mapping[int, LayerShape], Geometry], Kernel] = GatherKernel
     if device.type == "cpu":
-        fused = fuse_layers(model, attention, dtype)
-        log.info("%d layers fused, %d other linear layers packed", fused, pack_linears(model))
+        open_kernel = pick_cpu_kernel(model, attention, dtype, options.block_size or defaults["block_size"])
+        log.info("%d other linear layers packed", pack_linears(model))
     closed = vision is not None and vision.family.closed  # FlashAttention looks back only
     varlen = None if closed else pick_varlen(model, attention, device, dtype)
     block_size = options.block_size or (PAGE if varlen else defaults["block_size"])
@@ -73,7 +74,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     # One block more than the pool hands out: what padding writes.
     geometry = Geometry(blocks + 1, block_size, device, dtype)
     flash = FlashKernel(attention.shapes, geometry, varlen) if varlen else None
-    attention.kernel = flash or GatherKernel(attention.shapes, geometry)
+    attention.kernel = flash or open_kernel(attention.shapes, geometry)
     rows = round_up if device.type == "cpu" else int
     runner = ModelRunner(model, attention.kernel, Sampler(), device, rows, options.threads)
     runner.vision = vision
@@ -88,6 +89,24 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
         stats=EngineStats(),
     )
     return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids, load_tokenizer, vision)
+
+
+def pick_cpu_kernel(
+    model: PreTrainedModel, attention: PagedAttention, dtype: torch.dtype, block_size: int
+) -> Callable[[Mapping[int, LayerShape], Geometry], Kernel]:
+    """Compiled loops, with layers fused around them, where they can be had; else torch's own operations, which take half as long again."""
+    try:
+        # Here, because numba may be missing: it follows a new Python by months.
+        from scaleout.generate.compiled.loops import open_loops
+        from scaleout.generate.fused_layer import fuse_layers
+        from scaleout.generate.loop_kernel import LoopKernel
+
+        loops = open_loops(dtype, block_size)
+        log.info("%d layers fused", fuse_layers(model, attention, dtype))
+    except (ImportError, OSError, AttributeError, ValueError) as error:
+        log.info("Attention without compiled loops: %s", error)
+        return GatherKernel
+    return partial(LoopKernel, loops=loops)
 
 
 def pick_varlen(
