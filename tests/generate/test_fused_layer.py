@@ -74,7 +74,7 @@ def test_a_fused_model_gives_the_same_logits(name: str, random_model: Callable[.
     randomise_vectors(model)
     with_cache(attention)
     before = logits(model, attention)
-    assert fuse_layers(model, attention, torch.float32) == 4
+    assert fuse_layers(model, attention, torch.float32, open_loops(torch.float32)) == 4
     with_cache(attention, fused=True)
     assert (logits(model, attention) - before).abs().max() < TOLERANCE
 
@@ -85,7 +85,7 @@ def test_layers_that_differ_stay_as_they_are(name: str, random_model: Callable[.
     randomise_vectors(model)
     with_cache(attention)
     before = logits(model, attention)
-    assert fuse_layers(model, attention, torch.float32) == 0
+    assert fuse_layers(model, attention, torch.float32, open_loops(torch.float32)) == 0
     with_cache(attention)
     assert torch.equal(logits(model, attention), before)
 
@@ -95,7 +95,7 @@ def test_only_some_layers_of_a_model_may_be_fused(random_model: Callable[..., So
     model, attention = probed(random_model("smollm3", no_rope_layers=[1, 1, 0, 1]))
     with_cache(attention)
     before = logits(model, attention)
-    assert fuse_layers(model, attention, torch.float32) == 3
+    assert fuse_layers(model, attention, torch.float32, open_loops(torch.float32)) == 3
     with_cache(attention, fused=True)
     assert (logits(model, attention) - before).abs().max() < TOLERANCE
 
@@ -103,7 +103,7 @@ def test_only_some_layers_of_a_model_may_be_fused(random_model: Callable[..., So
 @pytest.mark.parametrize("kept", [[0], [1, 31], [31, 0, 7]])
 def test_the_last_layer_may_go_on_with_some_tokens_alone(kept: list[int], random_model: Callable[..., Source]) -> None:
     model, attention = probed(random_model("llama"))
-    fuse_layers(model, attention, torch.float32)
+    fuse_layers(model, attention, torch.float32, open_loops(torch.float32))
     assert attention.narrows
     with_cache(attention, fused=True)
     everything = logits(model, attention)
@@ -116,7 +116,7 @@ def test_the_weights_lie_in_memory_once(random_model: Callable[..., Source]) -> 
     model, attention = probed(random_model("llama"))
     linears = [module for layer in model.model.layers for module in layer.modules() if isinstance(module, nn.Linear)]
     assert all(linear.weight.numel() for linear in linears)
-    fuse_layers(model, attention, torch.float32)
+    fuse_layers(model, attention, torch.float32, open_loops(torch.float32))
     assert sum(linear.weight.numel() for linear in linears) == 0
     assert not any(isinstance(module, nn.Linear) for layer in model.model.layers for module in layer.modules())
 
@@ -124,14 +124,14 @@ def test_the_weights_lie_in_memory_once(random_model: Callable[..., Source]) -> 
 def test_the_caches_and_the_kernel_of_before_are_back(random_model: Callable[..., Source]) -> None:
     model, attention = probed(random_model("llama"))
     kernel = with_cache(attention)
-    fuse_layers(model, attention, torch.float32)
+    fuse_layers(model, attention, torch.float32, open_loops(torch.float32))
     assert attention.kernel is kernel
     assert not any(cache.any() for pair in kernel.caches.values() for cache in pair)
 
 
 def test_nothing_is_fused_in_a_number_type_that_cannot_be_packed(random_model: Callable[..., Source]) -> None:
     model, attention = probed(random_model("llama"))
-    assert fuse_layers(model, attention, torch.float16) == 0
+    assert fuse_layers(model, attention, torch.float16, open_loops(torch.bfloat16)) == 0
     assert not any(isinstance(module, FusedLayer) for module in model.modules())
 
 

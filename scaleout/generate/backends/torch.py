@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
@@ -25,7 +27,10 @@ from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Scheduler
 from scaleout.generate.text_needs import LoadTokenizer
 from scaleout.generate.vision import Vision
-from scaleout.generate.weights import open_model, pick_device
+from scaleout.generate.weights import open_model, pick_device, pick_dtype
+
+if TYPE_CHECKING:
+    from scaleout.generate.compiled.loops import Loops
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +52,8 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     device = pick_device(options.device)
     defaults = DEFAULTS[device.type]
     attention = PagedAttention()
+    cpu_block = options.block_size or defaults["block_size"]
+    loops = begin_compiling(pick_dtype(options.dtype, files.config), cpu_block) if device.type == "cpu" else None
     model = open_model(files, options, attention, device)
     probe(model, attention, device)
     vision = Vision.of(model, files.config, options.encoder_cache_memory, device)
@@ -60,8 +67,8 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     )
     dtype: torch.dtype = next(model.parameters()).dtype
     open_kernel: Callable[[Mapping[int, LayerShape], Geometry], Kernel] = GatherKernel
-    if device.type == "cpu":
-        open_kernel = pick_cpu_kernel(model, attention, dtype, options.block_size or defaults["block_size"])
+    if loops is not None:
+        open_kernel = pick_cpu_kernel(model, attention, dtype, loops)
         log.info("%d other linear layers packed", pack_linears(model))
     closed = vision is not None and vision.family.closed  # FlashAttention looks back only
     varlen = None if closed else pick_varlen(model, attention, device, dtype)
@@ -91,21 +98,35 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     return EngineLoop(runner, scheduler, limits, options, files.eos_token_ids, load_tokenizer, vision)
 
 
-def pick_cpu_kernel(
-    model: PreTrainedModel, attention: PagedAttention, dtype: torch.dtype, block_size: int
-) -> Callable[[Mapping[int, LayerShape], Geometry], Kernel]:
-    """Compiled loops, with layers fused around them, where they can be had; else torch's own operations, which take half as long again."""
-    try:
+def begin_compiling(dtype: torch.dtype, block_size: int) -> Future[Loops]:
+    """While weights are read: half of a compiler's time needs no Python. Only the first start on a machine waits for it at all."""
+
+    def compile_loops() -> Loops:
         # Here, because numba may be missing: it follows a new Python by months.
         from scaleout.generate.compiled.loops import open_loops
-        from scaleout.generate.fused_layer import fuse_layers
-        from scaleout.generate.loop_kernel import LoopKernel
 
-        loops = open_loops(dtype, block_size)
-        log.info("%d layers fused", fuse_layers(model, attention, dtype))
+        return open_loops(dtype, block_size)
+
+    threads = ThreadPoolExecutor(1, "compile")
+    try:
+        return threads.submit(compile_loops)
+    finally:
+        threads.shutdown(wait=False)
+
+
+def pick_cpu_kernel(
+    model: PreTrainedModel, attention: PagedAttention, dtype: torch.dtype, compiling: Future[Loops]
+) -> Callable[[Mapping[int, LayerShape], Geometry], Kernel]:
+    """Compiled loops, with layers fused around them, where they can be had; else torch's own operations, which take longer."""
+    try:
+        loops = compiling.result()
     except (ImportError, OSError, AttributeError, ValueError) as error:
         log.info("Attention without compiled loops: %s", error)
         return GatherKernel
+    from scaleout.generate.fused_layer import fuse_layers
+    from scaleout.generate.loop_kernel import LoopKernel
+
+    log.info("%d layers fused", fuse_layers(model, attention, dtype, loops))
     return partial(LoopKernel, loops=loops)
 
 

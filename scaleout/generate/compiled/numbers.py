@@ -20,8 +20,9 @@ FREEDOM = {"reassoc", "contract", "nsz", "arcp"}
 
 
 def loop(function: F) -> F:
-    """Compiled into whatever calls it. Arrays are contiguous."""
-    return cast("F", njit(fastmath=FREEDOM, error_model="numpy")(function))
+    """Compiled into whatever calls it, and nothing that Python could call. Arrays are contiguous."""
+    how: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast("F", njit(fastmath=FREEDOM, error_model="numpy", **how)(function))
 
 
 def kernel(function: Callable[[Any], None]) -> int:
