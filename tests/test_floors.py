@@ -26,6 +26,8 @@ FLOOR_OF = {part: floor for floor, parts in FLOORS.items() for part in parts}
 
 ONLY_IN = {
     "torch": ("generate/",),
+    "numba": ("generate/compiled/",),
+    "llvmlite": ("generate/compiled/",),
     "jinja2": ("render/chat_template.py",),
     "aiohttp": ("routes/", "app.py", "cli.py", "generate/remote/link.py"),
     "cattrs": ("codec.py",),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
+from asking import Source, ask_one, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -25,7 +30,7 @@ kinds = st.sampled_from(KINDS)
 seeds = st.integers(0, 1 << 20)
 
 
-@pytest.fixture(autouse=True, params=[1, 2, 3], ids="{} threads".format)
+@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
 def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -41,6 +46,7 @@ def close(ours: Tensor, exact: Tensor) -> bool:
     return bool(torch.allclose(ours.float(), exact.float(), atol=ROUNDING[ours.dtype], rtol=ROUNDING[ours.dtype]))
 
 
+@pytest.mark.usefixtures("_threads")
 @settings(deadline=None, max_examples=20)
 @given(kinds, seeds, sizes, st.sampled_from([1, 8, 33, 576]))
 def test_norms(kind: torch.dtype, seed: int, count: int, width: int) -> None:
@@ -50,6 +56,7 @@ def test_norms(kind: torch.dtype, seed: int, count: int, width: int) -> None:
     assert close(open_loops(kind).normalise(rows, norm), exact)
 
 
+@pytest.mark.usefixtures("_threads")
 @settings(deadline=None, max_examples=20)
 @given(
     kinds,
@@ -110,6 +117,7 @@ windows = st.one_of(st.none(), st.integers(1, 20))
 limits = st.one_of(st.none(), st.floats(0.5, 50))
 
 
+@pytest.mark.usefixtures("_threads")
 @settings(deadline=None, max_examples=40)
 @given(
     kinds,
@@ -159,6 +167,7 @@ def test_looking_back(
     assert (out[len(lengths) :] == 7).all()
 
 
+@pytest.mark.usefixtures("_threads")
 @settings(deadline=None, max_examples=40)
 @given(
     kinds, seeds, st.integers(1, 4), sizes, st.integers(0, 90), st.sampled_from([8, 24]), windows, limits, st.booleans()
@@ -200,3 +209,41 @@ def test_large_and_lost_numbers(kind: torch.dtype) -> None:
 def test_what_cannot_be_compiled_says_so(kind: torch.dtype, size: int) -> None:
     with pytest.raises(ValueError, match=f"{kind} in blocks of {size}"):
         open_loops(kind, size)
+
+
+def test_an_engine_runs_without_a_compiler(
+    random_model: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, prompt = random_model("llama"), list(range(3, 60))
+    with_loops = asyncio.run(answer(files, prompt))
+    monkeypatch.setitem(sys.modules, "scaleout.generate.compiled.loops", None)
+    with caplog.at_level("INFO"):
+        assert asyncio.run(answer(files, prompt)) == with_loops
+    assert "Attention without compiled loops" in caplog.text
+
+
+async def answer(files: Source, prompt: list[int]) -> list[int]:
+    async with opened(files, dtype="float32") as engine:
+        return list((await ask_one(engine, prompt, temperature=0, max_tokens=20, ignore_eos=True)).token_ids)
+
+
+def test_loops_are_compiled_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    """numba looks for a folder beside the source, then in the user's own; a container may have neither."""
+    source = tmp_path / "source.py"
+    source.write_text(WITHOUT_A_FOLDER)
+    told = subprocess.run([sys.executable, str(source)], capture_output=True, text=True, check=False, timeout=120)
+    assert told.stdout.strip() == "compiled", told.stderr
+
+
+WITHOUT_A_FOLDER = """
+from numba.core import caching
+
+caching.CacheImpl._locator_classes = []
+
+from scaleout.generate.compiled.norm import compile_normalise
+from scaleout.generate.compiled.numbers import BITS
+from scaleout.generate.compiled.team import find_team
+
+find_team()
+print("compiled" if compile_normalise(BITS) else "no address")
+"""
