@@ -44,13 +44,13 @@ class Turn:
         self.given: tuple[Tensor, Tensor] | None = None
         self.cosines = self.sines = torch.empty(0)
 
-    def take(self, position_embeddings: tuple[Tensor, Tensor], dim: int) -> Turn:
-        """Raises ValueError where only a part of each head is turned."""
+    def take(self, position_embeddings: tuple[Tensor, Tensor], like: Tensor, dim: int) -> Turn:
+        """`like` has the number type of heads of `dim`. Raises ValueError where only a part of each head is turned."""
         if position_embeddings is not self.given:
-            self.cosines, self.sines = (part[0].contiguous() for part in position_embeddings)
-            self.given = position_embeddings
-            if self.cosines.shape[-1] != dim or self.cosines.dim() != 2:
-                raise ValueError("Not every number of a head is turned")
+            cosines, sines = (part[0].to(like.dtype).contiguous() for part in position_embeddings)
+            if cosines.shape[1:] != (dim,) or sines.shape != cosines.shape:
+                raise ValueError(f"{tuple(cosines.shape)} is not a turn of every number of a head of {dim}")
+            self.given, self.cosines, self.sines = position_embeddings, cosines, sines
         return self
 
 
@@ -86,8 +86,8 @@ class FusedLayer(nn.Module):
         kernel = attention.kernel
         assert isinstance(kernel, LoopKernel)
         loops = kernel.loops
-        turn.take(position_embeddings, self.dim)
-        rows = hidden_states[0]
+        rows = hidden_states[0].contiguous()
+        turn.take(position_embeddings, rows, self.dim)
         inner = product(loops.normalise(rows, self.before), self.heads.packed, self.heads.bias, "none", [], "")
         caches = kernel.caches[self.index]
         query = loops.turn(inner, turn.cosines, turn.sines, kernel.slots, caches, self.query_heads, self.norms)

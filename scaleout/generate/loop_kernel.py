@@ -34,8 +34,9 @@ class LoopKernel:
         self._spans = prompt_spans(stretches, self.geometry)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, look: Look) -> Tensor:
-        store(*self.caches[layer], self.slots, key, value)
-        return self.look(layer, (query * look.scale).contiguous(), look)
+        keys, values = self.caches[layer]
+        store(keys, values, self.slots, key, value)
+        return self.look(layer, (query * look.scale).to(keys.dtype).contiguous(), look)
 
     def look(self, layer: int, query: Tensor, look: Look) -> Tensor:
         """`query` [heads, tokens, dim], scaled; the step's keys and values are in the cache → [tokens, heads, value_dim]."""
