@@ -32,7 +32,7 @@ from scaleout.routes import SWITCH_HINT, hints, route_tables
 from scaleout.routes.access_log import log_fields, log_line
 from scaleout.routes.auth import OPEN_PATHS, KeyRing
 from scaleout.routes.cors import Cors, answer_preflights, write_cors
-from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES, TABLES, TURN
+from scaleout.routes.keys import CONFIG, LIFECYCLE, METRICS, POOL, RESPONSES, ROUTE_NAMES, STAGES, TABLES, TURNS
 from scaleout.routes.lifecycle import Lifecycle
 from scaleout.routes.media import mount_media
 from scaleout.routes.metrics import Metrics
@@ -44,6 +44,7 @@ from scaleout.routes.middleware import (
     write_request_id,
 )
 from scaleout.routes.table import mount
+from scaleout.routes.work import Turns
 from scaleout.tls import keep_fresh, open_tls
 from scaleout.tokenizer.memory import share_one_heap
 from scaleout.workers import Worker, fork_workers
@@ -90,7 +91,7 @@ def make_app(
     app[STAGES] = stages
     app[RESPONSES] = open_store(config)
     app[LIFECYCLE] = lifecycle
-    app[TURN] = asyncio.Lock()
+    app[TURNS] = Turns()
     app[METRICS] = Metrics(
         lifecycle, lambda: stages.engine.stats() if stages.engine is not None else None, metrics_folder
     )

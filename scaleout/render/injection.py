@@ -17,6 +17,8 @@ from attrs import define, frozen
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from scaleout.codec import dumps
+from scaleout.core import Json
 from scaleout.errors import BadRequest
 from scaleout.render.spellings import longest_of
 from scaleout.tokenizer import Tokenizer
@@ -52,6 +54,9 @@ class ControlTokens:
         self._firsts = sorted({text[0] for text in self.ids})[:_MARKS]
         self._mark_of = {first: chr(_FIRST_MARK + i) for i, first in enumerate(self._firsts)}
         self._text_of = {ord(mark): first for first, mark in self._mark_of.items()}
+        self._firsts_in_json = [first.encode() for first in self._firsts]
+        self._shows_in_json = all(first >= " " for first in self._firsts)
+        """JSON writes no other character than control characters in another way, or not without the character itself."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, slots: frozenset[str] = frozenset()) -> ControlTokens:
@@ -63,6 +68,14 @@ class ControlTokens:
             if first in text:
                 return True
         return False
+
+    def any_may_spell(self, value: Json) -> bool:
+        """The same of all texts in a JSON value, without a look at each of them."""
+        try:
+            written = dumps(value) if self._shows_in_json else None
+        except TypeError:  # half a surrogate pair, or a number of more than 64 bits
+            written = None
+        return written is None or any(first in written for first in self._firsts_in_json)
 
     def find(self, text: str) -> tuple[int, list[int]]:
         """How many special tokens `text` spells, and every position where one begins, inside others too."""
@@ -140,6 +153,10 @@ class Marking:
         self.spelled += spelled
         self.marked = True
         return self.tokens.put_marks(text, places)
+
+    def tools(self, tools: Any) -> Any:
+        """What `value` gives. Tools are hundreds of short texts, nearly always harmless."""
+        return self.value(tools) if self.tokens.any_may_spell(tools) else tools
 
     def value(self, value: Any) -> Any:
         """A supplied JSON value with marks in every text; the same object where there are none."""

@@ -218,7 +218,7 @@ class PromptWriter:
         documents = kwargs.get("documents")
         if marking is not None:
             messages = [marking.message(message) for message in messages]
-            tools = marking.value(tools)
+            tools = marking.tools(tools)
             documents = marking.value(documents)
             variables.update((name, marking.value(variables[name])) for name in kwargs.keys() & variables.keys())
         variables["messages"] = messages

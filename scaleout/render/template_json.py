@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+_PLAIN = json.JSONEncoder(ensure_ascii=False)
 _NOT_ASCII = re.compile("[^\x00-~]")
 
 
@@ -17,7 +18,10 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """`value` as JSON text, with transformers' options. Marks (lone low surrogates) stay what they are, also in ASCII."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    if indent is None and separators is None and not sort_keys:
+        text = _PLAIN.encode(value)  # dumps would make an encoder each time
+    else:
+        text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
     return _NOT_ASCII.sub(_escape, text) if ensure_ascii else text
 
 

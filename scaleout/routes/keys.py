@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from scaleout.routes.metrics import Metrics
 
 if TYPE_CHECKING:
     from scaleout.routes.table import RouteTable
+    from scaleout.routes.work import Turns
 
 CONFIG = web.AppKey("config", ModeConfig)
 STAGES = web.AppKey("stages", Stages)
@@ -24,8 +24,8 @@ LIFECYCLE = web.AppKey("lifecycle", Lifecycle)
 RESPONSES = web.AppKey("responses", ResponseStore)
 POOL = web.AppKey("pool", ThreadPoolExecutor)
 """Threads for work that is too long for the event loop."""
-TURN = web.AppKey("turn", asyncio.Lock)
-"""Held by whoever does larger work on the event loop."""
+TURNS: web.AppKey[Turns] = web.AppKey("turns")
+"""Who may do larger work now."""
 TABLES: web.AppKey[tuple[RouteTable, ...]] = web.AppKey("tables", tuple)
 """The tables whose routes are offered."""
 ROUTE_NAMES: web.AppKey[list[str]] = web.AppKey("route_names", list)

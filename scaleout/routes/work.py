@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TypeVar
 
 from aiohttp import web
 
-from scaleout.routes.keys import LIFECYCLE, POOL, STAGES, TURN
+from scaleout.routes.keys import POOL, STAGES, TURNS
 
 T = TypeVar("T")
 
@@ -19,24 +20,53 @@ QUICK_BODY = 192 << 10
 """Bytes of a body that may be worked on at once: some 5 ms with the fast encoder. Threads that take turns make the same work half as
 expensive again."""
 
-QUICK_BYTES = 1 << 20
-"""Bytes that may wait for their turn on the event loop, all running requests taken for as large as this one."""
+QUICK_PROMPT = 384 << 10
+"""The same where the body is a prompt: 2 ms, or 7 where no word was met before."""
 
 
-async def run(request: web.Request, work: Callable[[], T], size: int | None = None) -> T:
-    """`work()`, without holding up the event loop for long. `size`: bytes to work on, where they are not the whole body."""
+class Turns:
+    """Larger work takes turns: on the event loop one piece between two looks at the sockets, in threads one body at a time.
+
+    In threads too, nearly all of the work needs the interpreter. Two at a time would end no sooner, hold twice the memory, and keep the
+    event loop waiting twice as often.
+    """
+
+    def __init__(self) -> None:
+        self._on_loop = asyncio.Lock()
+        self._in_thread = asyncio.Lock()
+        self._taken = False
+
+    async def on_loop(self, work: Callable[[], T]) -> T:
+        """`work()`, once those have been answered who asked a short question during the last piece."""
+        async with self._on_loop:
+            while self._taken:  # noqa: ASYNC110 - rounds of the loop are what it waits for
+                await asyncio.sleep(0)
+            self._taken = True
+            # One round of the loop reads what has come, the next answers it.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._pass_on)
+            return work()
+
+    def _pass_on(self) -> None:
+        self._taken = False
+
+    async def in_thread(self, pool: Executor, work: Callable[[], T]) -> T:
+        async with self._in_thread:
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+
+async def run(request: web.Request, work: Callable[[], T], size: int | None = None, quick: int = QUICK_BODY) -> T:
+    """`work()`, without holding up the event loop for long.
+
+    `size`: bytes to work on, where they are not the whole body; up to `quick` of them are worked on at once.
+    """
     length = request.content_length if size is None else size
     if length is not None and length <= SMALL_BODY:
         return work()
-    if length is not None and is_quick(request, length):
-        # One at a time, and between two of them the loop looks who else has come.
-        async with request.app[TURN]:
-            await asyncio.sleep(0)
-            return work()
-    return await asyncio.get_running_loop().run_in_executor(request.app[POOL], work)
-
-
-def is_quick(request: web.Request, length: int) -> bool:
-    """Whether a larger body is no burden either: nothing much else runs, and the encoder is the fast one."""
     app = request.app
-    return length <= QUICK_BODY and length * app[LIFECYCLE].in_flight <= QUICK_BYTES and app[STAGES].encodes_fast
+    if not app[STAGES].encodes_fast:
+        # The slow encoder does not need the interpreter, so here threads are faster, and a piece of work is long.
+        return await asyncio.get_running_loop().run_in_executor(app[POOL], work)
+    if length is not None and length <= quick:
+        return await app[TURNS].on_loop(work)
+    return await app[TURNS].in_thread(app[POOL], work)

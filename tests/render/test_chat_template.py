@@ -8,9 +8,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from scaleout.core import Json
 from scaleout.errors import BadRequest
 from scaleout.render.chat_template import ChatTemplate
+from scaleout.render.template_json import to_json
 
 CHAT = [
     {"role": "system", "content": "Be <b>brief</b> & 'kind'."},
@@ -195,3 +199,18 @@ def test_template_is_not_disturbed_by_its_variables() -> None:
     before = json.dumps(given)
     assert template.render(given, 1) == template.render({**given, "y": 3}, 1) == "2[]3"
     assert json.dumps(given) == before
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+)
+def test_json_is_what_the_json_module_writes(value: Json) -> None:
+    assert to_json(value) == json.dumps(value, ensure_ascii=False)
+    assert to_json(value, separators=(",", ":")) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    assert to_json(value, indent=2) == json.dumps(value, ensure_ascii=False, indent=2)

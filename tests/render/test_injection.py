@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaleout.core import ChatRequest, Message, Part, RequestOptions, Tool, ToolCall, ToolChoice
+from scaleout.core import ChatRequest, Json, Message, Part, RequestOptions, Tool, ToolCall, ToolChoice
+from scaleout.errors import BadRequest
 from scaleout.render import OutputFacts, Renderer
 from scaleout.render.injection import ControlTokens, Marking
 from scaleout.tokenizer import ModelFiles, Tokenizer
@@ -245,3 +246,32 @@ def test_start_token_comes_once(name: str, loaded: Loaded, make_renderer: Callab
         assert answer.token_ids[0] == bos
         assert answer.token_offsets is not None
         assert len(answer.token_offsets) == len(answer.token_ids)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=4)
+    | st.sampled_from(["<|im_end|>", "<|", "\n<a>"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("<|im_start|>"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("special", [["<|im_end|>", "<|im_start|>"], ["\n<a>"], ['"end"', "\\stop"]])
+@given(value=VALUES)
+def test_a_look_at_all_texts_at_once_misses_none(special: list[str], value: Json) -> None:
+    control = ControlTokens(dict(enumerate(special)), frozenset(range(len(special))))
+    one_by_one, at_once = Marking(control), Marking(control)
+    try:
+        expected = one_by_one.value(value)
+    except BadRequest:
+        with pytest.raises(BadRequest):
+            at_once.tools(value)
+        return
+    marked = at_once.tools(value)
+    assert repr(marked) == repr(expected)
+    assert at_once == one_by_one

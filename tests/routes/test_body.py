@@ -196,6 +196,17 @@ def test_every_object_within_the_depth_is_read_and_none_beyond_it(value: dict[st
             parse_object(data, limit)
 
 
+@given(st.dictionaries(st.text(max_size=5), json_values, max_size=4), st.integers(2, 6), st.integers(495, 510))
+def test_depth_beside_a_long_list(value: dict[str, Any], limit: int, length: int) -> None:
+    body = {**value, "ids": [*range(length), value]}
+    data = json.dumps(body).encode()
+    if depth(body) <= limit:
+        assert parse_object(data, limit) == body
+    else:
+        with pytest.raises(InvalidField, match="nested deeper"):
+            parse_object(data, limit)
+
+
 def fault_of(data: bytes) -> InvalidField | None:
     try:
         assert isinstance(parse_object(data, 16), dict)

@@ -127,8 +127,8 @@ FORKING = """
 import os, sys
 from scaleout.tokenizer import load_model_files, load_tokenizer
 tokenizer = load_tokenizer(load_model_files(sys.argv[1]), backend="fast")
-text = sys.argv[2] * 400
-expected = tokenizer.encode(text, False)  # long enough for threads of its own
+text = sys.argv[2] * 2000
+expected = tokenizer.encode(text, False)  # long enough for a thread of its own
 child = os.fork()
 if child == 0:
     os._exit(0 if tokenizer.encode(text + "!", False)[:-1] == expected else 1)

@@ -20,7 +20,7 @@ from scaleout.core.media import MediaSet, MediaWanted
 from scaleout.pipeline import Stages
 from scaleout.routes.keys import METRICS, STAGES
 from scaleout.routes.media.fetch import MediaFetcher
-from scaleout.routes.work import run
+from scaleout.routes.work import QUICK_PROMPT, run
 
 T = TypeVar("T")
 
@@ -44,7 +44,8 @@ async def with_media(request: web.Request, work: Callable[[MediaSet | None], T],
     """
     length = request.content_length
     try:
-        return await run(request, partial(work, None), length + beyond if length is not None and beyond else None)
+        size = length + beyond if length is not None and beyond else None
+        return await run(request, partial(work, None), size, QUICK_PROMPT)
     except MediaWanted as wanted:
         refs = wanted.refs
     desk = request.app[DESK]
