@@ -74,6 +74,8 @@ def _prepare_body(wire: dict[str, Json]) -> dict[str, Json]:
     if isinstance(stops, list) and len(stops) > MAX_STOPS:
         message = f"List should have at most {MAX_STOPS} items after validation, not {len(stops)}"
         raise Unfit(message, ".stop_sequences")
+    if isinstance(stops, list) and "" in stops:
+        raise Unfit("A stop sequence cannot be empty", f".stop_sequences[{stops.index('')}]")
     return values
 
 

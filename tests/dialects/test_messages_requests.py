@@ -306,6 +306,7 @@ BAD = {
         "body.output_config.format.schema",
     ),
     "five stops": ({"stop_sequences": list("abcde")}, "body.stop_sequences"),
+    "empty stop": ({"stop_sequences": ["a", ""]}, "body.stop_sequences[1]"),
     "stops are text": ({"stop_sequences": "x"}, "body.stop_sequences"),
     "metadata is a number": ({"metadata": 5}, "body.metadata"),
 }
