@@ -110,6 +110,21 @@ def _rounded(number: Any, like: Any) -> Any:
 
 
 @loop
+def in_order(bits: Any) -> Any:
+    """The bits of a float32 as an int32 that is larger where the number is larger; and back, by the same function."""
+    return np.int32(bits ^ (np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@loop
+def highest(numbers: Any, least: Any) -> Any:
+    """The largest, or `least`; NaN is above infinity. Compared as integers: because of NaN, LLVM would take floats one by one."""
+    found = in_order(np.float32(least).view(np.int32))
+    for place in range(len(numbers)):
+        found = np.int32(max(found, in_order(np.float32(get(numbers[place])).view(np.int32))))
+    return np.int32(in_order(found)).view(np.float32)
+
+
+@loop
 def exponential(x: Any) -> Any:
     """e^x to 2e-7 of its value, for x <= 0; some 1e-38 for all below -87. In vectors, which the C library's cannot."""
     power = max(x * np.float32(1.4426950408889634), np.float32(-126.0))

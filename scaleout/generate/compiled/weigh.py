@@ -11,6 +11,7 @@ from scaleout.generate.compiled.numbers import (
     carray,
     exponential,
     get,
+    highest,
     kernel,
     loop,
     my_share,
@@ -46,12 +47,10 @@ def weigh(scores: Any, first: Any, end: Any, limit: Any, sink: Any) -> Any:
     if limit:
         for place in range(len(seen)):
             seen[place] = capped(seen[place], limit)
-    highest = sink
+    top = highest(seen, sink)
+    total = np.float32(0) if sink == -np.inf else exponential(sink - top)
     for place in range(len(seen)):
-        highest = max(highest, seen[place])
-    total = np.float32(0) if sink == -np.inf else exponential(sink - highest)
-    for place in range(len(seen)):
-        weight = exponential(seen[place] - highest)
+        weight = exponential(seen[place] - top)
         seen[place] = weight
         total += weight
     scores[:first] = np.float32(0)
@@ -74,12 +73,10 @@ def weigh_rows(scores: Any, window: Any, limit: Any, sinks: Any, shares: Any) ->
         if limit:
             for place in range(len(seen)):
                 seen[place] = rounded(capped(get(seen[place]), limit), seen)
-        highest = sink
+        top = highest(seen, sink)
+        total = np.float32(0) if sink == -np.inf else exponential(sink - top)
         for place in range(len(seen)):
-            highest = max(highest, get(seen[place]))
-        total = np.float32(0) if sink == -np.inf else exponential(sink - highest)
-        for place in range(len(seen)):
-            weight = exponential(get(seen[place]) - highest)
+            weight = exponential(get(seen[place]) - top)
             total += weight
             seen[place] = rounded(weight, seen)
         own[:first] = 0
