@@ -354,7 +354,7 @@ class ModeConfig:
     renderer_threads: int = _render(
         lambda self: min(4, max(2, cores() // self.workers)),
         integer(1, 256),
-        "Threads for long render and derender work, each process. More of them than cores only keep short requests waiting. "
+        "Threads for long render and derender work, each process; the fast encoder needs one at a time. "
         "Default: 2 to 4, by the cores of each process.",
         name="--renderer-num-workers",
     )
