@@ -42,8 +42,10 @@ def some(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def close(ours: Tensor, exact: Tensor) -> bool:
-    return bool(torch.allclose(ours.float(), exact.float(), atol=ROUNDING[ours.dtype], rtol=ROUNDING[ours.dtype]))
+def close(ours: Tensor, exact: Tensor, times: int = 1) -> bool:
+    """`times`: as far apart as one rounding allows."""
+    room = times * ROUNDING[ours.dtype]
+    return bool(torch.allclose(ours.float(), exact.float(), atol=room, rtol=room))
 
 
 @pytest.mark.usefixtures("_threads")
@@ -191,7 +193,8 @@ def test_weighing_a_prompt(
     shares = loops.weigh(scores, glance)
     out = torch.empty(rows, heads, dim, dtype=kind)
     loops.hand_out(scores @ values, shares, out)
-    assert close(out.transpose(0, 1), attend(query, keys, values, glance))
+    # Here scores are rounded when they are made and when they are capped, and so are weights.
+    assert close(out.transpose(0, 1), attend(query, keys, values, glance), times=4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
