@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from scaleout.generate.compiled.loops import KINDS as KINDS_OF_LOOPS
 from scaleout.generate.compiled.loops import Backward, Glance, Loops, open_loops
 
 pytestmark = pytest.mark.engine
@@ -206,6 +207,13 @@ def test_large_and_lost_numbers(kind: torch.dtype) -> None:
     assert weights[0, 0].tolist() == pytest.approx([1, 0, 0])
     assert weights[0, 1].tolist() == pytest.approx([0.5, 0.5, 0])
     assert weights[0, 2].isnan().any()
+
+
+def test_what_numba_does_not_know_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a release that types our functions otherwise: the engine then runs without them."""
+    monkeypatch.setitem(KINDS_OF_LOOPS, torch.float16, "a half")
+    with pytest.raises(ValueError, match="numba cannot compile"):
+        open_loops(torch.float16)
 
 
 @pytest.mark.parametrize(("kind", "size"), [(torch.float16, 32), (torch.bfloat16, 6)])

@@ -79,15 +79,26 @@ def test_a_fused_model_gives_the_same_logits(name: str, random_model: Callable[.
     assert (logits(model, attention) - before).abs().max() < TOLERANCE
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", REFUSED)
-def test_layers_that_differ_stay_as_they_are(name: str, random_model: Callable[..., Source]) -> None:
-    model, attention = probed(random_model(name, **REFUSED[name]))
+def test_layers_that_differ_stay_as_they_are(
+    name: str, dtype: torch.dtype, random_model: Callable[..., Source]
+) -> None:
+    model, attention = probed(random_model(name, **REFUSED[name]), dtype)
     randomise_vectors(model)
-    with_cache(attention)
+    with_cache(attention, dtype=dtype)
     before = logits(model, attention)
-    assert fuse_layers(model, attention, torch.float32, open_loops(torch.float32)) == 0
-    with_cache(attention)
+    assert fuse_layers(model, attention, dtype, open_loops(dtype)) == 0
+    with_cache(attention, dtype=dtype)
     assert torch.equal(logits(model, attention), before)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_rounding_is_no_difference(name: str, random_model: Callable[..., Source]) -> None:
+    kind, config = FUSED[name]
+    model, attention = probed(random_model(kind, **config), torch.bfloat16)
+    randomise_vectors(model)
+    assert fuse_layers(model, attention, torch.bfloat16, open_loops(torch.bfloat16)) == 4
 
 
 def test_only_some_layers_of_a_model_may_be_fused(random_model: Callable[..., Source]) -> None:
@@ -135,9 +146,9 @@ def test_nothing_is_fused_in_a_number_type_that_cannot_be_packed(random_model: C
     assert not any(isinstance(module, FusedLayer) for module in model.modules())
 
 
-def probed(files: Source) -> tuple[Any, PagedAttention]:
+def probed(files: Source, dtype: torch.dtype = torch.float32) -> tuple[Any, PagedAttention]:
     attention = PagedAttention()
-    model = open_model(files, EngineOptions(dtype="float32"), attention, CPU)
+    model = open_model(files, EngineOptions(dtype=str(dtype).removeprefix("torch.")), attention, CPU)
     probe(model, attention, CPU)
     return model, attention
 
@@ -150,12 +161,14 @@ def randomise_vectors(model: nn.Module) -> None:
             parameter.data += 0.3 * torch.randn_like(parameter)
 
 
-def with_cache(attention: PagedAttention, fused: bool = False) -> GatherKernel | LoopKernel:
+def with_cache(
+    attention: PagedAttention, fused: bool = False, dtype: torch.dtype = torch.float32
+) -> GatherKernel | LoopKernel:
     """An empty cache: blocks of 4 tokens, the last one for padding."""
-    geometry = Geometry(18, 4, CPU, torch.float32)
+    geometry = Geometry(18, 4, CPU, dtype)
     kernel: GatherKernel | LoopKernel = GatherKernel(attention.shapes, geometry)
     if fused:
-        kernel = LoopKernel(attention.shapes, geometry, open_loops(torch.float32))
+        kernel = LoopKernel(attention.shapes, geometry, open_loops(dtype))
     attention.kernel = kernel
     return kernel
 

@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import torch
 from attrs import define, field, frozen
+from numba.core.errors import NumbaError
 from torch import Tensor
 
 from scaleout.generate.compiled.look_back import AT_ONCE, compile_look_back
@@ -189,4 +190,8 @@ def open_loops(dtype: torch.dtype, block_size: int = AT_ONCE) -> Loops:
     """Compiles what this machine has not compiled before: some seconds. Raises ValueError, OSError or AttributeError where it cannot be."""
     if dtype not in KINDS or block_size % AT_ONCE:
         raise ValueError(f"none for {dtype} in blocks of {block_size}")
-    return Loops(find_team(), *_addresses(KINDS[dtype]))
+    team = find_team()
+    try:
+        return Loops(team, *_addresses(KINDS[dtype]))
+    except NumbaError as error:  # one that compiles less, or otherwise, than those we know
+        raise ValueError(f"numba cannot compile them: {str(error).splitlines()[0]}") from error
