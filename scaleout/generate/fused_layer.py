@@ -22,7 +22,7 @@ from scaleout.generate.attention import Geometry, Kernel, Look, PagedAttention, 
 from scaleout.generate.compiled.loops import Loops
 from scaleout.generate.gather_kernel import GatherKernel
 from scaleout.generate.loop_kernel import LoopKernel
-from scaleout.generate.packed_linear import PACKABLE, SIBLINGS, PackedLinear, alike, can_pack
+from scaleout.generate.packed_linear import PACKABLE, SIBLINGS, PackedLinear, alike, can_pack, gated
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Turn:
 class FusedLayer(nn.Module):
     """Attention and MLP, each behind a norm and added to what came in. Its attention's kernel is a `LoopKernel`."""
 
-    def __init__(self, layer: nn.Module, attention: PagedAttention, look: Look, turn: Turn) -> None:
+    def __init__(self, layer: nn.Module, attention: PagedAttention, look: Look, turn: Turn, loops: Loops) -> None:
         super().__init__()
         own: Any = layer.self_attn
         mlp: Any = layer.mlp
@@ -68,10 +68,9 @@ class FusedLayer(nn.Module):
         self.before, self.between = lay_out_norm(layer.input_layernorm), lay_out_norm(layer.post_attention_layernorm)
         self.norms = torch.stack([lay_out_norm(own.q_norm, look.scale), lay_out_norm(own.k_norm)]) if normed else None
         # Gate and up stay apart: activation and product then happen while their numbers are still in a register.
-        packed = (PackedLinear([one]) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
-        self.heads, (self.out, self.gate, self.up, self.down) = (
-            PackedLinear([own.q_proj, own.k_proj, own.v_proj], scales),
-            packed,
+        self.heads = PackedLinear([own.q_proj, own.k_proj, own.v_proj], scales, loops)
+        self.out, self.gate, self.up, self.down = (
+            PackedLinear([one], loops=loops) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         )
         self.activation = name_activation(mlp.act_fn)
         # Outside nn.Module's own bookkeeping: these belong to all layers.
@@ -88,20 +87,16 @@ class FusedLayer(nn.Module):
         loops = kernel.loops
         rows = hidden_states[0].contiguous()
         turn.take(position_embeddings, rows, self.dim)
-        inner = product(loops.normalise(rows, self.before), self.heads.packed, self.heads.bias, "none", [], "")
+        inner = self.heads(loops.normalise(rows, self.before))
         caches = kernel.caches[self.index]
         query = loops.turn(inner, turn.cosines, turn.sines, kernel.slots, caches, self.query_heads, self.norms)
         seen = kernel.look(self.index, query, self.look).flatten(1)
         if self.last and attention.kept is not None:
             rows, seen = rows[attention.kept], seen[attention.kept]
-        rows = product.binary(seen, rows, self.out.packed, self.out.bias, "add")
-        given = loops.normalise(rows, self.between)
-        opened = product(given, self.gate.packed, self.gate.bias, self.activation[0], [], self.activation[1])
-        inner = product.binary(given, opened, self.up.packed, self.up.bias, "mul")
-        return product.binary(inner, rows, self.down.packed, self.down.bias, "add").unsqueeze(0)  # type: ignore[no-any-return]
-
-
-product = torch.ops.mkldnn._linear_pointwise
+        rows = self.out(seen, rows)
+        inner = gated(loops.normalise(rows, self.between), self.gate, self.up, self.activation)
+        added: Tensor = self.down(inner, rows)
+        return added.unsqueeze(0)
 
 
 def lay_out_norm(norm: Any, scale: float = 1.0) -> Tensor:
@@ -144,7 +139,7 @@ def fuse_layers(model: PreTrainedModel, attention: PagedAttention, dtype: torch.
         with sample_kernel(attention, torch.float32):
             truth = exact(*in_float(inputs), **in_float(named))
         try:
-            ours = FusedLayer(layer, attention, look, turn)
+            ours = FusedLayer(layer, attention, look, turn, loops)
             with sample_kernel(attention, dtype, loops):
                 said = ours(*inputs, **named)
         except (TypeError, ValueError, RuntimeError) as error:

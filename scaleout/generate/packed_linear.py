@@ -7,10 +7,13 @@ layer takes altogether.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from scaleout.generate.compiled.loops import Loops
 
 PACKABLE = (torch.bfloat16, torch.float32)
 
@@ -24,11 +27,16 @@ def round_up(rows: int) -> int:
     return -(-rows // step) * step
 
 
+product = torch.ops.mkldnn._linear_pointwise
+
+
 class PackedLinear(nn.Module):
     """One or more `nn.Linear` as one, on oneDNN's own weight layout. Same numbers up to the order of sums."""
 
-    def __init__(self, linears: Sequence[nn.Linear], scales: Sequence[float] | None = None) -> None:
-        """`scales`: what the result of each is to be multiplied by."""
+    def __init__(
+        self, linears: Sequence[nn.Linear], scales: Sequence[float] | None = None, loops: Loops | None = None
+    ) -> None:
+        """`scales`: what the result of each is to be multiplied by. `loops`: for few rows, if they can."""
         super().__init__()
         scales = scales or [1.0] * len(linears)
         weight = torch.cat([linear.weight.detach() * scale for linear, scale in zip(linears, scales, strict=True)])
@@ -36,10 +44,39 @@ class PackedLinear(nn.Module):
         self.bias = None
         if linears[0].bias is not None:
             self.bias = torch.cat([linear.bias.detach() * scale for linear, scale in zip(linears, scales, strict=True)])
+        self.loops = loops
+        self.panels = None if loops is None else loops.panels(self.packed, weight, self.bias)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
+    def forward(self, rows: Tensor, added: Tensor | None = None) -> Tensor:
+        """`rows` [..., in] → [..., out], plus `added`, of that shape."""
+        if (
+            self.panels is not None
+            and self.loops is not None
+            and rows.numel() <= self.loops.most_rows * self.panels.width
+        ):
+            flat = rows.reshape(-1, self.panels.width).contiguous()
+            return self.loops.multiply(flat, self.panels, added).view(*rows.shape[:-1], -1)
+        if added is not None:
+            result: Tensor = product.binary(rows, added, self.packed, self.bias, "add")
+        else:
+            result = product(rows, self.packed, self.bias, "none", [], "")
         return result
+
+
+def gated(rows: Tensor, gate: PackedLinear, up: PackedLinear, activation: tuple[str, str]) -> Tensor:
+    """`activation` of the one product times the other; `rows` [rows, in] → [rows, out]."""
+    loops = gate.loops
+    if (
+        gate.panels is not None
+        and up.panels is not None
+        and loops is not None
+        and loops.knows(activation)
+        and len(rows) <= loops.most_rows
+    ):
+        return loops.multiply(rows, gate.panels, None, activation, up.panels)
+    opened = product(rows, gate.packed, gate.bias, activation[0], [], activation[1])
+    result: Tensor = product.binary(rows, opened, up.packed, up.bias, "mul")
+    return result
 
 
 class Sibling(nn.Module):
@@ -56,8 +93,8 @@ class Sibling(nn.Module):
 class SharedLinear:
     """Not a module: it would be counted once per sibling."""
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        self.linear = PackedLinear(linears)
+    def __init__(self, linears: Sequence[nn.Linear], loops: Loops | None = None) -> None:
+        self.linear = PackedLinear(linears, loops=loops)
         self.sizes = [linear.out_features for linear in linears]
         self._input: Tensor | None = None
         self._parts: tuple[Tensor, ...] = ()
@@ -72,8 +109,10 @@ class SharedLinear:
         return part
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Replaces every linear layer of a CPU model; returns how many there were. None where torch was built without oneDNN."""
+def pack_linears(model: nn.Module, loops: Loops | None = None) -> int:
+    """Replaces every linear layer of a CPU model, whose few rows `loops` multiply; returns how many there were. None where torch was built
+    without oneDNN.
+    """
     if not can_pack():
         return 0
     count = 0
@@ -84,12 +123,12 @@ def pack_linears(model: nn.Module) -> int:
             for names in SIBLINGS:
                 group = [linears[name] for name in names if name in linears]
                 if len(group) == len(names) and alike(group):
-                    shared = SharedLinear(group)
+                    shared = SharedLinear(group, loops)
                     for place, name in enumerate(names):
                         setattr(parent, name, Sibling(shared, place))
                         del linears[name]
             for name, linear in linears.items():
-                setattr(parent, name, PackedLinear([linear]))
+                setattr(parent, name, PackedLinear([linear], loops=loops))
     return count
 
 

@@ -68,8 +68,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     dtype: torch.dtype = next(model.parameters()).dtype
     open_kernel: Callable[[Mapping[int, LayerShape], Geometry], Kernel] = GatherKernel
     if loops is not None:
-        open_kernel = pick_cpu_kernel(model, attention, dtype, loops)
-        log.info("%d other linear layers packed", pack_linears(model))
+        open_kernel = prepare_for_cpu(model, attention, dtype, loops)
     closed = vision is not None and vision.family.closed  # FlashAttention looks back only
     varlen = None if closed else pick_varlen(model, attention, device, dtype)
     block_size = options.block_size or (PAGE if varlen else defaults["block_size"])
@@ -114,7 +113,7 @@ def begin_compiling(dtype: torch.dtype, block_size: int) -> Future[Loops]:
         threads.shutdown(wait=False)
 
 
-def pick_cpu_kernel(
+def prepare_for_cpu(
     model: PreTrainedModel, attention: PagedAttention, dtype: torch.dtype, compiling: Future[Loops]
 ) -> Callable[[Mapping[int, LayerShape], Geometry], Kernel]:
     """Compiled loops, with layers fused around them, where they can be had; else torch's own operations, which take longer."""
@@ -122,11 +121,13 @@ def pick_cpu_kernel(
         loops = compiling.result()
     except (ImportError, OSError, AttributeError, ValueError) as error:
         log.info("Attention without compiled loops: %s", error)
+        log.info("%d linear layers packed", pack_linears(model))
         return GatherKernel
     from scaleout.generate.fused_layer import fuse_layers
     from scaleout.generate.loop_kernel import LoopKernel
 
     log.info("%d layers fused", fuse_layers(model, attention, dtype, loops))
+    log.info("%d other linear layers packed", pack_linears(model, loops))
     return partial(LoopKernel, loops=loops)
 
 

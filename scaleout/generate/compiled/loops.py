@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Sequence
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,9 +15,11 @@ from numba.core.errors import NumbaError
 from torch import Tensor
 
 from scaleout.generate.compiled.look_back import AT_ONCE, compile_look_back
+from scaleout.generate.compiled.multiply import GELU_TANH, MOST_ROWS, RELU, SCRATCH, SWISH, compile_multiply
 from scaleout.generate.compiled.norm import compile_normalise
 from scaleout.generate.compiled.numbers import BITS, FLOATS
 from scaleout.generate.compiled.team import Team, find_team
+from scaleout.generate.compiled.tile import can_tile
 from scaleout.generate.compiled.turn import compile_turn
 from scaleout.generate.compiled.weigh import compile_hand_out, compile_weigh
 
@@ -58,9 +62,29 @@ class Backward:
         return cls(wide, np.asarray(lengths, dtype=np.int64))
 
 
+@frozen(eq=False)
+class Panels:
+    """Weights [columns, width] as oneDNN packs them, if they lie as `multiply` reads them: panels of 64 columns, of which two
+    numbers of `width` lie side by side.
+    """
+
+    packed: Tensor
+    columns: int
+    width: int
+    bias: Tensor | None
+    address: int
+
+
+ACTIVATIONS = {("swish", ""): SWISH, ("gelu", "tanh"): GELU_TANH, ("relu", ""): RELU}
+"""By the names that torch gives them."""
+
+
 @define(eq=False)
 class Loops:
     """For tensors of one dtype on the CPU, contiguous. One thread at a time: it keeps the loops' scratch memory."""
+
+    most_rows: ClassVar[int] = MOST_ROWS
+    """That `multiply` takes. With more oneDNN is as fast."""
 
     team: Team
     normalising: int
@@ -68,6 +92,8 @@ class Loops:
     weighing: int
     handing: int
     looking: int
+    multiplying: int | None = None
+    """None: oneDNN does it."""
     _room: Tensor = field(factory=lambda: torch.empty(0))
     _scores: Tensor = field(factory=lambda: torch.empty(0))
 
@@ -159,6 +185,51 @@ class Loops:
         )
         return shares
 
+    def panels(self, packed: Tensor, weight: Tensor, bias: Tensor | None) -> Panels | None:
+        """`weight` [columns, width] as oneDNN `packed` it. None where that is not as `multiply` reads it, or there is no `multiply`."""
+        columns, width = weight.shape
+        if self.multiplying is None or width % 2 or not lies_in_panels(columns, width):
+            return None
+        return Panels(packed, columns, width, bias, torch.ops.mkldnn.data_ptr(packed))
+
+    @staticmethod
+    def knows(activation: tuple[str, str]) -> bool:
+        return activation in ACTIVATIONS
+
+    def multiply(
+        self,
+        rows: Tensor,
+        panels: Panels,
+        added: Tensor | None = None,
+        activation: tuple[str, str] | None = None,
+        second: Panels | None = None,
+    ) -> Tensor:
+        """`rows` [rows, width] times `panels`; where there is an `activation`, that of it times the same of `second`; plus `added`
+        [rows, columns] → [rows, columns]. At most `most_rows`.
+        """
+        count, columns = len(rows), panels.columns
+        out = rows.new_empty(count, columns)
+        threads = torch.get_num_threads()
+        self._room = grown(self._room, threads * SCRATCH)
+        other = panels if second is None else second
+        bias, other_bias, nothing = panels.bias, other.bias, (0, 0)
+        length, address = nothing if bias is None else (columns, bias.data_ptr())
+        other_length, other_address = nothing if other_bias is None else (columns, other_bias.data_ptr())
+        more, more_address = nothing if added is None else (count, added.data_ptr())
+        self.team.run(
+            threads,
+            *(
+                self.multiplying or 0,
+                count,
+                panels.width,
+                columns,
+                0 if activation is None else ACTIVATIONS[activation],
+            ),
+            *(length, other_length, more, rows.data_ptr(), panels.address, other.address, address, other_address),
+            *(more_address, out.data_ptr(), self._room.data_ptr()),
+        )
+        return out
+
     def hand_out(self, seen: Tensor, shares: Tensor, out: Tensor) -> None:
         """`seen` [heads, rows, dim] times `shares` [heads, rows] → `out` [rows, heads, dim]."""
         heads, rows, width = seen.shape
@@ -186,12 +257,36 @@ def _addresses(kind: int) -> tuple[int, int, int, int, int]:
     )
 
 
+@cache
+def _multiply_address() -> int:
+    return compile_multiply()
+
+
+@cache
+def lies_in_panels(columns: int, width: int) -> bool:
+    """Whether oneDNN packs bfloat16 weights of this shape so. It decides by the shape alone."""
+    wide, deep = -(-columns // 64) * 64, -(-width // 32) * 32
+    weight = torch.arange(columns * width, dtype=torch.int32).remainder(1 << 14).to(torch.int16).view(torch.bfloat16)
+    weight = weight.view(columns, width)
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        size, address = torch.ops.mkldnn._nbytes(packed), torch.ops.mkldnn.data_ptr(packed)
+    except (AttributeError, RuntimeError):  # another torch
+        return False
+    if size != wide * deep * 2:
+        return False
+    told = torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.int16).clone()
+    expected = torch.nn.functional.pad(weight.view(torch.int16), (0, deep - width, 0, wide - columns))
+    return torch.equal(told.view(wide // 64, deep // 2, 64, 2), expected.view(-1, 64, deep // 2, 2).transpose(1, 2))
+
+
 def open_loops(dtype: torch.dtype, block_size: int = AT_ONCE) -> Loops:
     """Compiles what this machine has not compiled before: some seconds. Raises ValueError, OSError or AttributeError where it cannot be."""
     if dtype not in KINDS or block_size % AT_ONCE:
         raise ValueError(f"none for {dtype} in blocks of {block_size}")
     team = find_team()
     try:
-        return Loops(team, *_addresses(KINDS[dtype]))
+        multiplying = _multiply_address() if dtype == torch.bfloat16 and can_tile() else None
+        return Loops(team, *_addresses(KINDS[dtype]), multiplying)
     except NumbaError as error:  # one that compiles less, or otherwise, than those we know
         raise ValueError(f"numba cannot compile them: {str(error).splitlines()[0]}") from error
