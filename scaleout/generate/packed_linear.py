@@ -36,7 +36,7 @@ class PackedLinear(nn.Module):
     def __init__(
         self, linears: Sequence[nn.Linear], scales: Sequence[float] | None = None, loops: Loops | None = None
     ) -> None:
-        """`scales`: what the result of each is to be multiplied by. `loops`: for few rows, if they can."""
+        """`scales`: what the result of each is to be multiplied by. `loops`: for the product, if they can."""
         super().__init__()
         scales = scales or [1.0] * len(linears)
         weight = torch.cat([linear.weight.detach() * scale for linear, scale in zip(linears, scales, strict=True)])
@@ -49,11 +49,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, rows: Tensor, added: Tensor | None = None) -> Tensor:
         """`rows` [..., in] → [..., out], plus `added`, of that shape."""
-        if (
-            self.panels is not None
-            and self.loops is not None
-            and rows.numel() <= self.loops.most_rows * self.panels.width
-        ):
+        if self.panels is not None and self.loops is not None:
             flat = rows.reshape(-1, self.panels.width).contiguous()
             return self.loops.multiply(flat, self.panels, added).view(*rows.shape[:-1], -1)
         if added is not None:
@@ -66,13 +62,7 @@ class PackedLinear(nn.Module):
 def gated(rows: Tensor, gate: PackedLinear, up: PackedLinear, activation: tuple[str, str]) -> Tensor:
     """`activation` of the one product times the other; `rows` [rows, in] → [rows, out]."""
     loops = gate.loops
-    if (
-        gate.panels is not None
-        and up.panels is not None
-        and loops is not None
-        and loops.knows(activation)
-        and len(rows) <= loops.most_rows
-    ):
+    if gate.panels is not None and up.panels is not None and loops is not None:
         return loops.multiply(rows, gate.panels, None, activation, up.panels)
     opened = product(rows, gate.packed, gate.bias, activation[0], [], activation[1])
     result: Tensor = product.binary(rows, opened, up.packed, up.bias, "mul")
@@ -110,7 +100,7 @@ class SharedLinear:
 
 
 def pack_linears(model: nn.Module, loops: Loops | None = None) -> int:
-    """Replaces every linear layer of a CPU model, whose few rows `loops` multiply; returns how many there were. None where torch was built
+    """Replaces every linear layer of a CPU model, by `loops` where they can multiply; returns how many there were. None where torch was built
     without oneDNN.
     """
     if not can_pack():
@@ -130,6 +120,15 @@ def pack_linears(model: nn.Module, loops: Loops | None = None) -> int:
             for name, linear in linears.items():
                 setattr(parent, name, PackedLinear([linear], loops=loops))
     return count
+
+
+def onednn_multiplies(model: nn.Module) -> bool:
+    """Whether some product of the model is oneDNN's: see `round_up`."""
+    for module in model.modules():
+        linear = module.shared.linear if isinstance(module, Sibling) else module
+        if isinstance(linear, nn.Linear) or (isinstance(linear, PackedLinear) and linear.panels is None):
+            return True
+    return False
 
 
 def can_pack() -> bool:

@@ -22,7 +22,7 @@ from scaleout.generate.kv_cache import BlockPool
 from scaleout.generate.memory import available_memory
 from scaleout.generate.model_runner import ModelRunner, probe
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
-from scaleout.generate.packed_linear import pack_linears, round_up
+from scaleout.generate.packed_linear import onednn_multiplies, pack_linears, round_up
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Scheduler
 from scaleout.generate.text_needs import LoadTokenizer
@@ -81,7 +81,7 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
     geometry = Geometry(blocks + 1, block_size, device, dtype)
     flash = FlashKernel(attention.shapes, geometry, varlen) if varlen else None
     attention.kernel = flash or open_kernel(attention.shapes, geometry)
-    rows = round_up if device.type == "cpu" else int
+    rows = round_up if device.type == "cpu" and onednn_multiplies(model) else int
     runner = ModelRunner(model, attention.kernel, Sampler(), device, rows, options.threads)
     runner.vision = vision
     runner.narrowing = attention if attention.narrows else None

@@ -6,7 +6,6 @@ import ctypes
 import logging
 from collections.abc import Sequence
 from functools import cache
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from numba.core.errors import NumbaError
 from torch import Tensor
 
 from scaleout.generate.compiled.look_back import AT_ONCE, compile_look_back
-from scaleout.generate.compiled.multiply import GELU_TANH, MOST_ROWS, RELU, SCRATCH, SWISH, compile_multiply
+from scaleout.generate.compiled.multiply import GELU, GELU_TANH, RELU, SCRATCH, SWISH, compile_multiply
 from scaleout.generate.compiled.norm import compile_normalise
 from scaleout.generate.compiled.numbers import BITS, FLOATS
 from scaleout.generate.compiled.team import Team, find_team
@@ -75,16 +74,13 @@ class Panels:
     address: int
 
 
-ACTIVATIONS = {("swish", ""): SWISH, ("gelu", "tanh"): GELU_TANH, ("relu", ""): RELU}
+ACTIVATIONS = {("swish", ""): SWISH, ("gelu", "none"): GELU, ("gelu", "tanh"): GELU_TANH, ("relu", ""): RELU}
 """By the names that torch gives them."""
 
 
 @define(eq=False)
 class Loops:
     """For tensors of one dtype on the CPU, contiguous. One thread at a time: it keeps the loops' scratch memory."""
-
-    most_rows: ClassVar[int] = MOST_ROWS
-    """That `multiply` takes. With more oneDNN is as fast."""
 
     team: Team
     normalising: int
@@ -192,10 +188,6 @@ class Loops:
             return None
         return Panels(packed, columns, width, bias, torch.ops.mkldnn.data_ptr(packed))
 
-    @staticmethod
-    def knows(activation: tuple[str, str]) -> bool:
-        return activation in ACTIVATIONS
-
     def multiply(
         self,
         rows: Tensor,
@@ -205,7 +197,7 @@ class Loops:
         second: Panels | None = None,
     ) -> Tensor:
         """`rows` [rows, width] times `panels`; where there is an `activation`, that of it times the same of `second`; plus `added`
-        [rows, columns] → [rows, columns]. At most `most_rows`.
+        [rows, columns] → [rows, columns].
         """
         count, columns = len(rows), panels.columns
         out = rows.new_empty(count, columns)

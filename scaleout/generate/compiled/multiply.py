@@ -1,5 +1,5 @@
-"""Products of few rows with weights as oneDNN packs them: each weight is read from memory once, and what is done with the sums on the
-way out needs no pass of its own.
+"""Products of rows with weights as oneDNN packs them: each weight is read from memory once, and what is done with the sums on the way
+out needs no pass of its own.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from scaleout.generate.compiled.numbers import (
 )
 from scaleout.generate.compiled.tile import COLUMNS, PAIR_BYTES, ROWS, add_tile
 
-MOST_ROWS = 64
-"""From here on oneDNN's own way is as fast."""
+BLOCKS_AT_ONCE = 16
+"""Of rows: as many as have their sums in a core's first two caches."""
 
-SCRATCH = 2 * MOST_ROWS * COLUMNS
+GROUP = BLOCKS_AT_ONCE * ROWS
+SCRATCH = 2 * GROUP * COLUMNS
 """Floats per thread."""
 
 PAIRS_AT_ONCE = 512
 """128 KB of weights, which stay in a core's second cache while all rows pass over them."""
 
-SWISH, GELU_TANH, RELU = 1, 2, 3
+SWISH, GELU, GELU_TANH, RELU = 1, 2, 3, 4
 
 
 @loop
@@ -42,6 +43,19 @@ def activate(sums: Any, activation: Any) -> None:
         for place in range(len(sums)):
             small = exponential(-abs(sums[place]))
             sums[place] *= (np.float32(1) if sums[place] >= 0 else small) / (np.float32(1) + small)
+    elif activation == GELU:
+        for place in range(len(sums)):
+            number = sums[place]
+            size = abs(number) * np.float32(0.7071067811865476)
+            # Abramowitz and Stegun 7.1.26: the error function to 1.5e-7.
+            t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * size)
+            value = np.float32(1.061405429)
+            value = value * t - np.float32(1.453152027)
+            value = value * t + np.float32(1.421413741)
+            value = value * t - np.float32(0.284496736)
+            value = value * t + np.float32(0.254829592)
+            tail = value * t * exponential(-size * size) * np.float32(0.5)
+            sums[place] = number * (np.float32(1) - tail if number >= 0 else tail)
     elif activation == GELU_TANH:
         for place in range(len(sums)):
             number = sums[place]
@@ -56,7 +70,7 @@ def activate(sums: Any, activation: Any) -> None:
 @loop
 def sum_up(blocks: Any, rows: Any, given: Any, width: Any, panel: Any, sums: Any) -> None:
     """`given` [rows, width] at its address, the rows of `blocks` from start to end, times the panel at its address → `sums`
-    [MOST_ROWS, COLUMNS], counted from the first of those rows.
+    [GROUP, COLUMNS], counted from the first of those rows.
     """
     start, end, count = blocks
     pairs = width // 2
@@ -92,9 +106,12 @@ def multiply_rows(
     count = -(-rows // ROWS)
     size = -(-width // 32) * 32 * COLUMNS * 2
     start, end = my_share(-(-columns // COLUMNS) * count)
-    first, second = scratch[:MOST_ROWS], scratch[MOST_ROWS:]
-    for panel in range(start // count, -(-end // count)):
-        from_block, to_block = max(start - panel * count, 0), min(end - panel * count, count)
+    first, second = scratch[:GROUP], scratch[GROUP:]
+    item = start
+    while item < end:
+        panel, from_block = item // count, item % count
+        to_block = min(from_block + BLOCKS_AT_ONCE, end - panel * count, count)
+        item += to_block - from_block
         blocks = from_block, to_block, count
         from_row, to_row = from_block * rows // count, to_block * rows // count
         near, far = panel * COLUMNS, min((panel + 1) * COLUMNS, columns)
@@ -137,7 +154,7 @@ def compile_multiply() -> int:
             at[3],
             carray(pointer(BITS, at[12]), (at[6], columns)),
             carray(pointer(BITS, at[13]), (rows, columns)),
-            carray(scratch, (2 * MOST_ROWS, COLUMNS)),
+            carray(scratch, (2 * GROUP, COLUMNS)),
         )
 
     return kernel(multiply)

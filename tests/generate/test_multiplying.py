@@ -1,4 +1,4 @@
-"""Few rows times packed weights: what float64 gives, rounded once, whatever comes behind the product."""
+"""Rows times packed weights: what float64 gives, rounded once, whatever comes behind the product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scaleout.generate.compiled.loops import Loops, lies_in_panels, open_loops
+from scaleout.generate.compiled.loops import lies_in_panels, open_loops
 from scaleout.generate.compiled.tile import can_tile
 from scaleout.generate.packed_linear import PackedLinear, gated, pack_linears
 
@@ -25,10 +25,10 @@ FUNCTIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
     ("swish", ""): F.silu,
     ("gelu", "tanh"): partial(F.gelu, approximate="tanh"),
     ("relu", ""): F.relu,
-    ("gelu", "none"): F.gelu,  # oneDNN's, since the loops do not know it
+    ("gelu", "none"): F.gelu,
 }
 
-rows = st.integers(1, Loops.most_rows)
+rows = st.one_of(st.integers(1, 70), st.integers(71, 300))
 widths = st.sampled_from([2, 30, 64, 322, 576, 1026, 2304])
 columns = st.sampled_from([1, 63, 64, 65, 192, 300])
 seeds = st.integers(0, 1 << 20)
@@ -88,15 +88,15 @@ def test_a_gated_product(seed: int, count: int, width: int, out: int, bias: bool
     gate, up = (PackedLinear([layer], loops=loops) for layer in layers)
     exact = FUNCTIONS[name](exactly(inputs, layers[0])) * exactly(inputs, layers[1])
     # oneDNN rounds the gate on its way.
-    assert rounded_once(gated(inputs, gate, up, name), exact, 1 if loops.knows(name) and gate.panels else 3)
+    assert rounded_once(gated(inputs, gate, up, name), exact, 1 if gate.panels else 3)
 
 
-@pytest.mark.parametrize("count", [1, 5, 6, 7, 32, 63, 64])
+@pytest.mark.parametrize("count", [1, 5, 6, 7, 32, 96, 97, 512])
 @torch.inference_mode()
 def test_the_shapes_of_a_model_lie_in_panels(count: int) -> None:
     """What oneDNN packs differently would only be slower, and nobody would notice."""
     loops = open_loops(torch.bfloat16)
-    for out, width in ((960, 576), (576, 576), (1536, 576), (576, 1536), (49152, 576), (4096, 14336)):
+    for out, width in ((960, 576), (576, 576), (1536, 576), (576, 1536), (49152, 576), (2048, 8192)):
         layer = nn.Linear(width, out, bias=False, dtype=torch.bfloat16)
         packed, inputs = PackedLinear([layer], loops=loops), numbers(count, count, width)
         assert packed.panels is not None
@@ -107,9 +107,9 @@ def test_the_shapes_of_a_model_lie_in_panels(count: int) -> None:
 def test_rows_do_not_depend_on_their_neighbours() -> None:
     """The same sums in the same order, however many rows there are and on however many threads."""
     packed = PackedLinear([linear(0, 2304, 192, True)], loops=open_loops(torch.bfloat16))
-    inputs = numbers(5, Loops.most_rows, 2304)
+    inputs = numbers(5, 128, 2304)
     alone = torch.cat([packed(inputs[row : row + 1]) for row in range(len(inputs))])
-    for count in (2, 7, 31, 64):
+    for count in (2, 7, 31, 97):
         assert torch.equal(packed(inputs[:count]), alone[:count])
 
 
