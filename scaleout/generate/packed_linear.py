@@ -100,8 +100,8 @@ class SharedLinear:
 
 
 def pack_linears(model: nn.Module, loops: Loops | None = None) -> int:
-    """Replaces every linear layer of a CPU model, by `loops` where they can multiply; returns how many there were. None where torch was built
-    without oneDNN.
+    """Replaces every linear layer of a CPU model, by `loops` where they can multiply; returns how many there were. None where torch
+    was built without oneDNN.
     """
     if not can_pack():
         return 0
