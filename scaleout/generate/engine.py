@@ -21,6 +21,7 @@ from attrs import evolve, frozen
 from scaleout.core import GenerateRequest, TokenDelta
 from scaleout.errors import ConfigError, EngineFailed, Overloaded
 from scaleout.generate.admission import check_request
+from scaleout.generate.compile_ahead import compiling_ahead
 from scaleout.generate.encoding_queue import EncodingQueue, Eyes
 from scaleout.generate.media import Media
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
@@ -71,13 +72,15 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
 
     `load_tokenizer` is called at the first request that needs text: bad words and structured output.
     """
-    try:
-        backend = import_module(f"scaleout.generate.backends.{options.backend}")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"The engine backend {options.backend!r} cannot be used: {error}") from error
-    # In a thread that ends: the processor threads that torch ties to it would otherwise stay, and keep those of the engine from spinning.
-    with ThreadPoolExecutor(1, "open engine") as opener:
-        engine: Engine = opener.submit(backend.open_engine, files, options, load_tokenizer).result()
+    with compiling_ahead(files, options):
+        try:
+            backend = import_module(f"scaleout.generate.backends.{options.backend}")
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"The engine backend {options.backend!r} cannot be used: {error}") from error
+        # In a thread that ends: the processor threads that torch ties to it would otherwise stay, and keep those of the engine from
+        # spinning.
+        with ThreadPoolExecutor(1, "open engine") as opener:
+            engine: Engine = opener.submit(backend.open_engine, files, options, load_tokenizer).result()
     return engine
 
 

@@ -8,6 +8,8 @@ from typing import Any, Literal, Protocol
 
 from attrs import define, field, frozen
 
+from scaleout.errors import ConfigError
+
 
 class ModelSource(Protocol):
     """The part of the tokenizer package's `ModelFiles` that an engine reads. No tokenizer file is among it."""
@@ -88,6 +90,19 @@ class EngineOptions:
     encoder_cache_memory: int = 256 << 20
     engine_args: Mapping[str, Any] = field(factory=dict)
     remote: RemoteOptions | None = None
+
+
+DTYPES = {"float32": "float32", "float": "float32", "float16": "float16", "half": "float16", "bfloat16": "bfloat16"}
+
+
+def dtype_name(wanted: str, config: Mapping[str, Any]) -> str:
+    """As torch calls it. `auto` is what the weights are stored in, and float32 where the model does not say."""
+    if wanted == "auto":
+        stored = config.get("dtype") or config.get("torch_dtype") or "float32"
+        return DTYPES.get(str(stored).removeprefix("torch."), "float32")
+    if wanted not in DTYPES:
+        raise ConfigError(f"--dtype {wanted}: choose auto, {', '.join(DTYPES)}")
+    return DTYPES[wanted]
 
 
 @frozen

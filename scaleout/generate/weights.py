@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,16 +16,8 @@ from scaleout.errors import ConfigError
 from scaleout.generate.attention import PagedAttention
 from scaleout.generate.gguf_once import remembering
 from scaleout.generate.kept_rows import keep_wanted_rows
-from scaleout.generate.options import EngineOptions, ModelSource
+from scaleout.generate.options import EngineOptions, ModelSource, dtype_name
 from scaleout.generate.vision_families import family_of, towers_of
-
-DTYPES = {
-    "float32": torch.float32,
-    "float": torch.float32,
-    "float16": torch.float16,
-    "half": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -41,14 +34,9 @@ def pick_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def pick_dtype(wanted: str, config: Any) -> torch.dtype:
-    """`auto` is what the weights are stored in, and float32 where the model does not say."""
-    if wanted == "auto":
-        stored = config.get("dtype") or config.get("torch_dtype") or "float32"
-        return DTYPES.get(str(stored).removeprefix("torch."), torch.float32)
-    if wanted not in DTYPES:
-        raise ConfigError(f"--dtype {wanted}: choose auto, {', '.join(DTYPES)}")
-    return DTYPES[wanted]
+def pick_dtype(wanted: str, config: Mapping[str, Any]) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, dtype_name(wanted, config))
+    return dtype
 
 
 def open_model(

@@ -14,6 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from scaleout.errors import ConfigError
 from scaleout.generate.attention import Geometry, Kernel, LayerShape, PagedAttention
+from scaleout.generate.compile_ahead import wait_for_compilers
 from scaleout.generate.decode_graphs import DecodeGraphs
 from scaleout.generate.engine import Engine, EngineLoop
 from scaleout.generate.flash_kernel import PAGE, FlashKernel, Varlen, agrees, find_varlen, suits
@@ -98,12 +99,13 @@ def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: Load
 
 
 def begin_compiling(dtype: torch.dtype, block_size: int) -> Future[Loops]:
-    """While weights are read: half of a compiler's time needs no Python. Only the first start on a machine waits for it at all."""
+    """While weights are read. Only the first start on a machine waits for it at all."""
 
     def compile_loops() -> Loops:
         # Here, because numba may be missing: it follows a new Python by months.
         from scaleout.generate.compiled.loops import open_loops
 
+        wait_for_compilers()
         return open_loops(dtype, block_size)
 
     threads = ThreadPoolExecutor(1, "compile")

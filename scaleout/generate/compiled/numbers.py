@@ -11,9 +11,12 @@ from numba import cfunc, njit, types
 from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic, overload
 
-from scaleout.generate.compiled.team import THREAD_COUNT, THREAD_NUMBER
+from scaleout.generate.compiled.kept import SOURCES
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+THREAD_NUMBER, THREAD_COUNT = "omp_get_thread_num", "omp_get_num_threads"
+"""OpenMP's functions, under whose names compiled code finds them."""
 
 FREEDOM = {"reassoc", "contract", "nsz", "arcp"}
 """Sums may be taken in any order, which vectors need; infinity and NaN stay what they are."""
@@ -29,6 +32,7 @@ def kernel(function: Callable[[Any], None]) -> int:
     """The address of a C function that takes a pointer to int64 numbers, for `Team.run`. Compiled once per machine, if it can be kept."""
     how: dict[str, Any] = {"error_model": "numpy", "fastmath": FREEDOM}
     signature = types.void(_types.CPointer(types.int64))
+    function.__qualname__ += f".{SOURCES}"  # by which numba keeps it
     try:
         compiled = cfunc(signature, cache=True, **how)(function)
     except RuntimeError:  # no folder that can be written

@@ -10,8 +10,7 @@ import torch
 from attrs import frozen
 from llvmlite import binding
 
-THREAD_NUMBER, THREAD_COUNT = "omp_get_thread_num", "omp_get_num_threads"
-"""OpenMP's functions, under whose names compiled code finds them."""
+from scaleout.generate.compiled.numbers import THREAD_COUNT, THREAD_NUMBER
 
 _binding: Any = binding
 

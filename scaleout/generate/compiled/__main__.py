@@ -1,0 +1,53 @@
+"""`python -m scaleout.generate.compiled KIND PART PARTS`: compiles every PARTS-th loop for a kind of number, from PART on, so that numba
+keeps it. Prints nothing, needs no torch, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Thread
+from typing import Any
+
+from llvmlite import binding
+
+from scaleout.generate.compiled.look_back import compile_look_back
+from scaleout.generate.compiled.multiply import compile_multiply
+from scaleout.generate.compiled.norm import compile_normalise
+from scaleout.generate.compiled.numbers import BITS, FLOATS, THREAD_COUNT, THREAD_NUMBER
+from scaleout.generate.compiled.tile import can_tile
+from scaleout.generate.compiled.turn import compile_turn
+from scaleout.generate.compiled.weigh import compile_hand_out, compile_weigh
+
+KINDS = {"bfloat16": BITS, "float32": FLOATS}
+
+_binding: Any = binding
+
+
+def loops_for(kind: int) -> Sequence[Callable[[], object]]:
+    """All that `open_loops` asks for, in such an order that two processes take about the same time."""
+    ordered = (compile_look_back, compile_weigh, compile_turn, compile_normalise, compile_hand_out)
+    loops = [partial(compile_one, kind) for compile_one in ordered]
+    return [loops[0], compile_multiply, *loops[1:]] if kind == BITS and can_tile() else loops
+
+
+def main(kind: str, part: int, parts: int) -> None:
+    Thread(target=end_with_parent, daemon=True).start()
+    # Compiled code is linked before it is kept, though nobody calls it here. Where it is loaded, it is linked anew, by name.
+    for name in (THREAD_NUMBER, THREAD_COUNT):
+        _binding.add_symbol(name, ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value)
+    for compile_one in loops_for(KINDS[kind])[part::parts]:
+        compile_one()
+
+
+def end_with_parent() -> None:
+    while os.read(0, 1):  # not through `sys.stdin`, whose lock the interpreter wants when it ends
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
