@@ -68,9 +68,9 @@ class FusedLayer(nn.Module):
         self.before, self.between = lay_out_norm(layer.input_layernorm), lay_out_norm(layer.post_attention_layernorm)
         self.norms = torch.stack([lay_out_norm(own.q_norm, look.scale), lay_out_norm(own.k_norm)]) if normed else None
         # Gate and up stay apart: activation and product then happen while their numbers are still in a register.
-        self.heads = PackedLinear([own.q_proj, own.k_proj, own.v_proj], scales, loops)
+        self.heads = PackedLinear([own.q_proj, own.k_proj, own.v_proj], scales, loops.tiles)
         self.out, self.gate, self.up, self.down = (
-            PackedLinear([one], loops=loops) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+            PackedLinear([one], tiles=loops.tiles) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         )
         self.activation = name_activation(mlp.act_fn)
         # Outside nn.Module's own bookkeeping: these belong to all layers.

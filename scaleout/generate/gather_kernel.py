@@ -126,8 +126,8 @@ def decode(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """`query` [heads, sequences, dim], scaled, one per sequence; `rows`: the blocks that each sees; `hidden` [sequences, 1, 1, tokens]
-    is added to the scores → [sequences, heads, value_dim].
+    """`query` [heads, sequences, dim], scaled, one per sequence; `rows`: the blocks that each sees; `hidden`, bool
+    [sequences, 1, 1, tokens]: those that it does not → [sequences, heads, value_dim].
     """
     heads, count, dim = query.size(0), query.size(1), query.size(2)
     pairs = count * keys.size(0)
@@ -136,10 +136,13 @@ def decode(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     by_head = scores.view(count, heads, 1, -1)
+    told = gather(values, rows, value_space, pairs)
     if hidden is not None:
-        by_head.add_(hidden)
+        by_head.masked_fill_(hidden, float("-inf"))
+        # There may lie what another sequence left behind, and nothing times NaN is NaN.
+        told.view(count, -1, told.size(1), told.size(2)).masked_fill_(hidden.transpose(2, 3), 0)
     weights = weigh(by_head, sinks).view(scores.shape)
-    return torch.bmm(weights, gather(values, rows, value_space, pairs)).view(count, heads, -1)
+    return torch.bmm(weights, told).view(count, heads, -1)
 
 
 def read(

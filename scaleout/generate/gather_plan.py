@@ -27,7 +27,9 @@ class DecodeGroup:
     _views: dict[tuple[int, int | None], tuple[Tensor, Tensor | None]] = field(factory=dict)
 
     def view(self, kv_heads: int, window: int | None) -> tuple[Tensor, Tensor | None]:
-        """Block rows over all heads, [sequences * kv_heads * width], and what to add to the scores, [sequences, 1, 1, keys] or None."""
+        """Block rows over all heads, [sequences * kv_heads * width], and which of their tokens are not to be seen, bool
+        [sequences, 1, 1, keys] or None.
+        """
         key = (kv_heads, window)
         if key not in self._views:
             self._views[key] = self._lay_out(kv_heads, window)
@@ -49,8 +51,7 @@ class DecodeGroup:
             seen &= place >= lengths[:, None] - window
         hidden = None
         if not seen.all():
-            bias = np.where(seen, np.float32(0), np.float32("-inf"))
-            hidden = torch.from_numpy(bias[:, None, None, :]).to(device, self.geometry.dtype)
+            hidden = torch.from_numpy(~seen[:, None, None, :]).to(device)
         return torch.from_numpy(rows.reshape(-1)).to(device), hidden
 
 

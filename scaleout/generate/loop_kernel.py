@@ -1,4 +1,4 @@
-"""Paged attention on a CPU by compiled loops: tokens that decode read blocks where they lie; prompts as in `gather_kernel`."""
+"""Paged attention on a CPU by compiled loops, which read blocks where they lie."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from scaleout.generate.attention import Geometry, LayerShape, Look, Stretch, slots_of
-from scaleout.generate.compiled.loops import Backward, Glance, Loops
-from scaleout.generate.gather_kernel import ROWS, Space, open_caches, read_closed, store
+from scaleout.generate.compiled.looks import Backward, Glance, Spans
+from scaleout.generate.compiled.loops import Loops
+from scaleout.generate.compiled.plain import Plain
+from scaleout.generate.compiled.tiles import Tiles
+from scaleout.generate.gather_kernel import Space, open_caches, read_closed, store
 from scaleout.generate.gather_plan import PromptSpan, prompt_spans
 
 
@@ -24,6 +27,7 @@ class LoopKernel:
         self._glances: dict[int, Glance] = {}
         self._back = Backward.of((), ())
         self._spans: Sequence[PromptSpan] = ()
+        self._open: dict[int | None, Spans | None] = {}
         self._padding = 0
 
     def prepare(self, stretches: Sequence[Stretch], padding: int = 0) -> None:
@@ -32,6 +36,7 @@ class LoopKernel:
         alone = [stretch for stretch in stretches if stretch.alone]
         self._back = Backward.of([stretch.blocks for stretch in alone], [stretch.start + 1 for stretch in alone])
         self._spans = prompt_spans(stretches, self.geometry)
+        self._open.clear()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, look: Look) -> Tensor:
         keys, values = self.caches[layer]
@@ -45,33 +50,32 @@ class LoopKernel:
         if glance is None:
             glance = self._glances[layer] = Glance.of(len(query), look.window, look.softcap, look.sinks)
         out = query.new_empty(query.shape[1], len(query), values.shape[3])
+        eyes = self.loops.eyes
         if len(self._back.lengths):
-            self.loops.look_back(self._back, query, (keys, values), glance, out)
-        for span in self._spans:
+            eyes.look_back(self._back, query, (keys, values), glance, out)
+        spans = self._spans
+        if isinstance(eyes, Tiles):
+            if (open_spans := self._open_spans(look.window)) is not None:
+                eyes.read_prompts(open_spans, query, (keys, values), glance, out)
+            spans = [span for span in spans if span.closed]
+        for span in spans:
             first, rows = span.view(len(keys), None if span.closed else look.window)
             found, told = self._key_space.gather(keys, rows), self._value_space.gather(values, rows)
             asked, answer = query[:, span.start : span.end], out[span.start : span.end]
             if span.closed:
                 read_closed(asked, found, told, span.length, span.closed, look, answer)
-            else:
-                self._read(asked, found, told, span.length - first, glance, answer)
+            elif isinstance(eyes, Plain):
+                eyes.read_prompt(asked, found, told, span.length - first, glance, answer)
         if self._padding:
             out[len(out) - self._padding :] = 0
         return out
 
-    def _read(self, query: Tensor, keys: Tensor, values: Tensor, length: int, glance: Glance, out: Tensor) -> None:
-        """`query` [heads, rows, dim], the last of `length` tokens; `keys`, `values` [kv_heads, tokens, dim], with room behind → `out`."""
-        heads, count, _ = query.shape
-        kv_heads = len(keys)
-        for start in range(0, count, ROWS):
-            end = min(start + ROWS, count)
-            last = length - count + end
-            first = max(0, last - (end - start) - glance.window + 1) if glance.window else 0
-            asked = query[:, start:end].reshape(kv_heads, -1, query.shape[2])
-            scores = torch.bmm(asked, keys[:, first:last].contiguous().transpose(1, 2))
-            shares = self.loops.weigh(scores.view(heads, end - start, last - first), glance)
-            seen = torch.bmm(scores, values[:, first:last])
-            self.loops.hand_out(seen.view(heads, end - start, -1), shares, out[start:end])
+    def _open_spans(self, window: int | None) -> Spans | None:
+        """Those in which no token sees what is behind it; None if there are none."""
+        if window not in self._open:
+            given = [(one.start, one.end, one.length, one.table) for one in self._spans if not one.closed]
+            self._open[window] = Spans.of(given, window, self.geometry.block_size) if given else None
+        return self._open[window]
 
     def close(self) -> None:
         self.caches.clear()

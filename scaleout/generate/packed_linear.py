@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from scaleout.generate.compiled.loops import Loops
+    from scaleout.generate.compiled.tiles import Tiles
 
 PACKABLE = (torch.bfloat16, torch.float32)
 
@@ -34,9 +34,9 @@ class PackedLinear(nn.Module):
     """One or more `nn.Linear` as one, on oneDNN's own weight layout. Same numbers up to the order of sums."""
 
     def __init__(
-        self, linears: Sequence[nn.Linear], scales: Sequence[float] | None = None, loops: Loops | None = None
+        self, linears: Sequence[nn.Linear], scales: Sequence[float] | None = None, tiles: Tiles | None = None
     ) -> None:
-        """`scales`: what the result of each is to be multiplied by. `loops`: for the product, if they can."""
+        """`scales`: what the result of each is to be multiplied by. `tiles`: for the product, where they can."""
         super().__init__()
         scales = scales or [1.0] * len(linears)
         weight = torch.cat([linear.weight.detach() * scale for linear, scale in zip(linears, scales, strict=True)])
@@ -44,14 +44,14 @@ class PackedLinear(nn.Module):
         self.bias = None
         if linears[0].bias is not None:
             self.bias = torch.cat([linear.bias.detach() * scale for linear, scale in zip(linears, scales, strict=True)])
-        self.loops = loops
-        self.panels = None if loops is None else loops.panels(self.packed, weight, self.bias)
+        self.tiles = tiles
+        self.panels = None if tiles is None else tiles.panels(self.packed, weight, self.bias)
 
     def forward(self, rows: Tensor, added: Tensor | None = None) -> Tensor:
         """`rows` [..., in] → [..., out], plus `added`, of that shape."""
-        if self.panels is not None and self.loops is not None:
+        if self.panels is not None and self.tiles is not None:
             flat = rows.reshape(-1, self.panels.width).contiguous()
-            return self.loops.multiply(flat, self.panels, added).view(*rows.shape[:-1], -1)
+            return self.tiles.multiply(flat, self.panels, added).view(*rows.shape[:-1], -1)
         if added is not None:
             result: Tensor = product.binary(rows, added, self.packed, self.bias, "add")
         else:
@@ -61,9 +61,9 @@ class PackedLinear(nn.Module):
 
 def gated(rows: Tensor, gate: PackedLinear, up: PackedLinear, activation: tuple[str, str]) -> Tensor:
     """`activation` of the one product times the other; `rows` [rows, in] → [rows, out]."""
-    loops = gate.loops
-    if gate.panels is not None and up.panels is not None and loops is not None:
-        return loops.multiply(rows, gate.panels, None, activation, up.panels)
+    tiles = gate.tiles
+    if gate.panels is not None and up.panels is not None and tiles is not None:
+        return tiles.multiply(rows, gate.panels, None, activation, up.panels)
     opened = product(rows, gate.packed, gate.bias, activation[0], [], activation[1])
     result: Tensor = product.binary(rows, opened, up.packed, up.bias, "mul")
     return result
@@ -83,8 +83,8 @@ class Sibling(nn.Module):
 class SharedLinear:
     """Not a module: it would be counted once per sibling."""
 
-    def __init__(self, linears: Sequence[nn.Linear], loops: Loops | None = None) -> None:
-        self.linear = PackedLinear(linears, loops=loops)
+    def __init__(self, linears: Sequence[nn.Linear], tiles: Tiles | None = None) -> None:
+        self.linear = PackedLinear(linears, tiles=tiles)
         self.sizes = [linear.out_features for linear in linears]
         self._input: Tensor | None = None
         self._parts: tuple[Tensor, ...] = ()
@@ -99,8 +99,8 @@ class SharedLinear:
         return part
 
 
-def pack_linears(model: nn.Module, loops: Loops | None = None) -> int:
-    """Replaces every linear layer of a CPU model, by `loops` where they can multiply; returns how many there were. None where torch
+def pack_linears(model: nn.Module, tiles: Tiles | None = None) -> int:
+    """Replaces every linear layer of a CPU model, by `tiles` where they can multiply; returns how many there were. None where torch
     was built without oneDNN.
     """
     if not can_pack():
@@ -113,12 +113,12 @@ def pack_linears(model: nn.Module, loops: Loops | None = None) -> int:
             for names in SIBLINGS:
                 group = [linears[name] for name in names if name in linears]
                 if len(group) == len(names) and alike(group):
-                    shared = SharedLinear(group, loops)
+                    shared = SharedLinear(group, tiles)
                     for place, name in enumerate(names):
                         setattr(parent, name, Sibling(shared, place))
                         del linears[name]
             for name, linear in linears.items():
-                setattr(parent, name, PackedLinear([linear], loops=loops))
+                setattr(parent, name, PackedLinear([linear], tiles=tiles))
     return count
 
 

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from scaleout.generate.compiled.looks import Backward, Glance
 from scaleout.generate.compiled.loops import KINDS as KINDS_OF_LOOPS
-from scaleout.generate.compiled.loops import Backward, Glance, Loops, open_loops
+from scaleout.generate.compiled.loops import open_loops
+from scaleout.generate.compiled.plain import Plain
 
 pytestmark = pytest.mark.engine
 
@@ -116,6 +118,12 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, glance: Glance) -> Tenso
     return torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1] @ values.double()
 
 
+def plain(kind: torch.dtype) -> Plain:
+    eyes = open_loops(kind, tiled=False).eyes
+    assert isinstance(eyes, Plain)
+    return eyes
+
+
 windows = st.one_of(st.none(), st.integers(1, 20))
 limits = st.one_of(st.none(), st.floats(0.5, 50))
 
@@ -133,7 +141,7 @@ limits = st.one_of(st.none(), st.floats(0.5, 50))
         st.sampled_from([8, 24, 64]),
         st.sampled_from([8, 40]),
     ),
-    *(windows, limits, st.booleans()),
+    *(windows, limits, st.booleans(), st.booleans()),
 )
 def test_looking_back(
     kind: torch.dtype,
@@ -147,6 +155,7 @@ def test_looking_back(
     window: int | None,
     limit: float | None,
     sinking: bool,
+    tiled: bool,
 ) -> None:
     """Sequences whose blocks lie anywhere; behind the rows that look back there are others."""
     heads, padding = kv_heads * group, 2
@@ -160,7 +169,8 @@ def test_looking_back(
     glance = Glance.of(heads, window, limit, some(seed + 3, heads) if sinking else None)
     out = torch.full((len(lengths) + padding, heads, width), 7.0, dtype=kind)
 
-    open_loops(kind).look_back(Backward.of(tables, lengths), queries, (keys, values), glance, out)
+    eyes = open_loops(kind, tiled=tiled and dim % 2 == width % 2 == 0).eyes
+    eyes.look_back(Backward.of(tables, lengths), queries, (keys, values), glance, out)
 
     for row, (table, length) in enumerate(zip(tables, lengths, strict=True)):
         seen, told = (
@@ -189,7 +199,7 @@ def test_weighing_a_prompt(
     query = (some(seed, heads, rows, dim) * dim**-0.5).to(kind)
     keys, values = (some(seed + number, heads, rows + before, dim).to(kind) for number in (1, 2))
     glance = Glance.of(heads, window, limit, some(seed + 3, heads) if sinking else None)
-    loops: Loops = open_loops(kind)
+    loops = plain(kind)
     scores = query @ keys.transpose(1, 2)
     shares = loops.weigh(scores, glance)
     out = torch.empty(rows, heads, dim, dtype=kind)
@@ -202,7 +212,7 @@ def test_weighing_a_prompt(
 def test_large_and_lost_numbers(kind: torch.dtype) -> None:
     """Scores of any size give weights, and what is not a number stays that, for its own row alone."""
     scores = torch.tensor([[[300.0, -300.0, 0.0], [-3e38, -3e38, 0.0], [float("nan"), 0.0, 0.0]]]).to(kind)
-    shares = open_loops(kind).weigh(scores, Glance.of(1, None, None, None))
+    shares = plain(kind).weigh(scores, Glance.of(1, None, None, None))
     weights = scores.float() * shares[..., None]
     assert weights[0, 0].tolist() == pytest.approx([1, 0, 0])
     assert weights[0, 1].tolist() == pytest.approx([0.5, 0.5, 0])

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scaleout.generate.compiled.loops import lies_in_panels, open_loops
+from scaleout.generate.compiled.loops import open_loops
 from scaleout.generate.compiled.tile import can_tile
+from scaleout.generate.compiled.tiles import lies_in_panels
 from scaleout.generate.packed_linear import PackedLinear, gated, pack_linears
 
 pytestmark = [
@@ -71,7 +72,7 @@ def _threads(request: pytest.FixtureRequest) -> object:
 def test_a_product_and_what_is_added(seed: int, count: int, width: int, out: int, bias: bool, adds: bool) -> None:
     layer, inputs = linear(seed, width, out, bias), numbers(seed + 2, count, width)
     added = numbers(seed + 3, count, out) if adds else None
-    packed = PackedLinear([layer], loops=open_loops(torch.bfloat16))
+    packed = PackedLinear([layer], tiles=open_loops(torch.bfloat16).tiles)
     assert (packed.panels is not None) == lies_in_panels(out, width)
     exact = exactly(inputs, layer) + (0 if added is None else added.double())
     assert rounded_once(packed(inputs, added), exact)
@@ -82,10 +83,10 @@ def test_a_product_and_what_is_added(seed: int, count: int, width: int, out: int
 @settings(deadline=None, max_examples=60)
 @given(seeds, rows, widths, columns, st.booleans(), st.sampled_from(sorted(FUNCTIONS)))
 def test_a_gated_product(seed: int, count: int, width: int, out: int, bias: bool, name: tuple[str, str]) -> None:
-    loops = open_loops(torch.bfloat16)
+    tiles = open_loops(torch.bfloat16).tiles
     layers = [linear(seed + 10 * place, width, out, bias) for place in range(2)]
     inputs = numbers(seed + 2, count, width)
-    gate, up = (PackedLinear([layer], loops=loops) for layer in layers)
+    gate, up = (PackedLinear([layer], tiles=tiles) for layer in layers)
     exact = FUNCTIONS[name](exactly(inputs, layers[0])) * exactly(inputs, layers[1])
     # oneDNN rounds the gate on its way.
     assert rounded_once(gated(inputs, gate, up, name), exact, 1 if gate.panels else 3)
@@ -95,10 +96,10 @@ def test_a_gated_product(seed: int, count: int, width: int, out: int, bias: bool
 @torch.inference_mode()
 def test_the_shapes_of_a_model_lie_in_panels(count: int) -> None:
     """What oneDNN packs differently would only be slower, and nobody would notice."""
-    loops = open_loops(torch.bfloat16)
+    tiles = open_loops(torch.bfloat16).tiles
     for out, width in ((960, 576), (576, 576), (1536, 576), (576, 1536), (49152, 576), (2048, 8192)):
         layer = nn.Linear(width, out, bias=False, dtype=torch.bfloat16)
-        packed, inputs = PackedLinear([layer], loops=loops), numbers(count, count, width)
+        packed, inputs = PackedLinear([layer], tiles=tiles), numbers(count, count, width)
         assert packed.panels is not None
         assert rounded_once(packed(inputs), exactly(inputs, layer))
 
@@ -106,7 +107,7 @@ def test_the_shapes_of_a_model_lie_in_panels(count: int) -> None:
 @torch.inference_mode()
 def test_rows_do_not_depend_on_their_neighbours() -> None:
     """The same sums in the same order, however many rows there are and on however many threads."""
-    packed = PackedLinear([linear(0, 2304, 192, True)], loops=open_loops(torch.bfloat16))
+    packed = PackedLinear([linear(0, 2304, 192, True)], tiles=open_loops(torch.bfloat16).tiles)
     inputs = numbers(5, 128, 2304)
     alone = torch.cat([packed(inputs[row : row + 1]) for row in range(len(inputs))])
     for count in (2, 7, 31, 97):
@@ -115,7 +116,7 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
 
 @torch.inference_mode()
 def test_nan_and_infinity_stay_in_their_rows() -> None:
-    packed = PackedLinear([linear(0, 576, 192, False)], loops=open_loops(torch.bfloat16))
+    packed = PackedLinear([linear(0, 576, 192, False)], tiles=open_loops(torch.bfloat16).tiles)
     inputs = numbers(5, 9, 576)
     clean = packed(inputs)
     inputs[3, 7], inputs[5, 0] = float("nan"), float("inf")
@@ -129,7 +130,7 @@ def test_nan_and_infinity_stay_in_their_rows() -> None:
 @torch.inference_mode()
 def test_inputs_of_any_shape_and_stride() -> None:
     layer = linear(0, 576, 192, True)
-    packed = PackedLinear([layer], loops=open_loops(torch.bfloat16))
+    packed = PackedLinear([layer], tiles=open_loops(torch.bfloat16).tiles)
     wide = numbers(1, 2, 3, 1152)
     inputs = wide[..., ::2]
     assert packed(inputs).shape == (2, 3, 192)
@@ -145,11 +146,11 @@ def test_layers_that_share_their_input() -> None:
 
     block, inputs = Block(), numbers(1, 4, 576)
     exact = [exactly(inputs, layer) for layer in (block.q_proj, block.k_proj, block.v_proj)]
-    assert pack_linears(block, open_loops(torch.bfloat16)) == 3
+    assert pack_linears(block, open_loops(torch.bfloat16).tiles) == 3
     told = [layer(inputs) for layer in (block.q_proj, block.k_proj, block.v_proj)]
     assert all(rounded_once(ours, truth) for ours, truth in zip(told, exact, strict=True))
 
 
 def test_other_numbers_are_left_to_onednn() -> None:
     layer = nn.Linear(64, 64)
-    assert PackedLinear([layer], loops=open_loops(torch.float32)).panels is None
+    assert PackedLinear([layer], tiles=open_loops(torch.float32).tiles).panels is None

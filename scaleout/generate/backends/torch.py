@@ -121,6 +121,9 @@ def prepare_for_cpu(
     """Compiled loops, with layers fused around them, where they can be had; else torch's own operations, which take longer."""
     try:
         loops = compiling.result()
+        odd = any(shape.key_dim % 2 or shape.value_dim % 2 for shape in attention.shapes.values())
+        if loops.tiles is not None and odd:
+            raise ValueError("none for heads of an odd number of dimensions")
     except (ImportError, OSError, AttributeError, ValueError) as error:
         log.info("Attention without compiled loops: %s", error)
         log.info("%d linear layers packed", pack_linears(model))
@@ -129,7 +132,7 @@ def prepare_for_cpu(
     from scaleout.generate.loop_kernel import LoopKernel
 
     log.info("%d layers fused", fuse_layers(model, attention, dtype, loops))
-    log.info("%d other linear layers packed", pack_linears(model, loops))
+    log.info("%d other linear layers packed", pack_linears(model, loops.tiles))
     return partial(LoopKernel, loops=loops)
 
 

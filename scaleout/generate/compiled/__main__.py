@@ -15,9 +15,11 @@ from typing import Any
 from llvmlite import binding
 
 from scaleout.generate.compiled.look_back import compile_look_back
+from scaleout.generate.compiled.look_back_tiles import compile_look_back_tiles
 from scaleout.generate.compiled.multiply import compile_multiply
 from scaleout.generate.compiled.norm import compile_normalise
 from scaleout.generate.compiled.numbers import BITS, FLOATS, THREAD_COUNT, THREAD_NUMBER
+from scaleout.generate.compiled.read_prompt import compile_lay_out, compile_read_prompt
 from scaleout.generate.compiled.tile import can_tile
 from scaleout.generate.compiled.turn import compile_turn
 from scaleout.generate.compiled.weigh import compile_hand_out, compile_weigh
@@ -29,9 +31,11 @@ _binding: Any = binding
 
 def loops_for(kind: int) -> Sequence[Callable[[], object]]:
     """All that `open_loops` asks for, in such an order that two processes take about the same time."""
-    ordered = (compile_look_back, compile_weigh, compile_turn, compile_normalise, compile_hand_out)
-    loops = [partial(compile_one, kind) for compile_one in ordered]
-    return [loops[0], compile_multiply, *loops[1:]] if kind == BITS and can_tile() else loops
+    turn, normalise = partial(compile_turn, kind), partial(compile_normalise, kind)
+    if kind == BITS and can_tile():
+        return [compile_read_prompt, compile_look_back_tiles, turn, compile_multiply, compile_lay_out, normalise]
+    look_back, weigh = partial(compile_look_back, kind), partial(compile_weigh, kind)
+    return [look_back, weigh, turn, normalise, partial(compile_hand_out, kind)]
 
 
 def main(kind: str, part: int, parts: int) -> None:

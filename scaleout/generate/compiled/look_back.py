@@ -97,6 +97,8 @@ def look_back_rows(
         answers[: group * width] = np.float32(0)
         for block in range(len(table)):
             widen(values[kv_head, table[block]], wide[: size * width])
+            # Behind the last token may lie what another sequence left, and nothing times NaN is NaN.
+            wide[max(0, length - (skipped + block) * size) * width : size * width] = np.float32(0)
             for member in range(group):
                 start = member * across + block * size
                 mix(scores[start : start + size], wide[: size * width], answers[member * width : (member + 1) * width])

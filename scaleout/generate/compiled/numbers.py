@@ -59,10 +59,10 @@ def my_share(count: Any) -> Any:
     return start, min(start + share, count)
 
 
-BITS, FLOATS, PLACES = 0, 1, 2
-"""What lies at an address: bfloat16 as uint16, float32, int64."""
+BITS, FLOATS, PLACES, PAIRS = 0, 1, 2, 3
+"""What lies at an address: bfloat16 as uint16, float32, int64, two bfloat16 as uint32."""
 
-_TYPES = {BITS: types.uint16, FLOATS: types.float32, PLACES: types.int64}
+_TYPES = {BITS: types.uint16, FLOATS: types.float32, PLACES: types.int64, PAIRS: types.uint32}
 
 
 @intrinsic

@@ -95,6 +95,57 @@ def _write_tile(
     return _ir.Constant(_byte.as_pointer(), None)
 
 
+@intrinsic
+def _typed_turn(_: Any, given: Any, stride: Any, out: Any) -> Any:
+    return types.void(*[types.int64] * 3), lambda _, builder, __, values: _write_turn(builder, *values)
+
+
+def _write_turn(builder: Any, given: Any, stride: Any, out: Any) -> Any:
+    """LLVM's code for it: four rounds, in each of which every row changes half of its numbers with another one."""
+    rows = []
+    for row in range(LANES):
+        at = builder.add(given, builder.mul(stride, _ir.Constant(_int64, row)))
+        rows.append(builder.load(builder.inttoptr(at, _pairs.as_pointer()), align=4))
+    for far in (1, 2, 4, 8):
+        for row in (row for row in range(LANES) if not row & far):
+            upper, lower = rows[row], rows[row + far]
+            kept = [lane + LANES - far if lane & far else lane for lane in range(LANES)]
+            given_up = [lane + LANES if lane & far else lane + far for lane in range(LANES)]
+            rows[row], rows[row + far] = (
+                builder.shuffle_vector(upper, lower, _ir.Constant(_pairs, lanes)) for lanes in (kept, given_up)
+            )
+    for row, numbers in enumerate(rows):
+        at = builder.add(out, _ir.Constant(_int64, row * PAIR_BYTES))
+        builder.store(numbers, builder.inttoptr(at, _pairs.as_pointer()), align=4)
+    return _ir.Constant(_byte.as_pointer(), None)
+
+
+turn_square: Any = _typed_turn
+"""(given, stride, out): 16 rows, a row each `stride` bytes, of 16 pairs → columns, each PAIR_BYTES behind the last one. Addresses."""
+
+
+@intrinsic
+def _typed_fetch(_: Any, address: Any) -> Any:
+    return types.void(types.int64), lambda _, builder, __, values: _write_fetch(builder, *values)
+
+
+def _write_fetch(builder: Any, address: Any) -> Any:
+    prefetch = builder.module.globals.get(_prefetch[1]) or _ir.Function(builder.module, *_prefetch)
+    line = builder.inttoptr(address, _byte.as_pointer())
+    builder.call(prefetch, [line, *(_ir.Constant(_int32, how) for how in (0, 2, 1))])
+    return _ir.Constant(_byte.as_pointer(), None)
+
+
+_fetch: Any = _typed_fetch
+
+
+@loop
+def fetch(address: Any, size: Any) -> None:
+    """Has `size` bytes brought to the second cache by the time they are needed."""
+    for offset in range(0, size, 64):
+        _fetch(address + offset)
+
+
 _tile: Any = _typed_tile
 
 

@@ -1,0 +1,18 @@
+"""Threads and scratch memory for compiled loops."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ALONE = 1 << 14
+"""Numbers. For fewer a second thread is not worth waking."""
+
+
+def threads_for(numbers: int) -> int:
+    return 1 if numbers < ALONE else torch.get_num_threads()
+
+
+def grown(room: Tensor, count: int) -> Tensor:
+    """`room`, or a larger one of at least `count` floats."""
+    return room if room.numel() >= count else torch.empty(count + count // 2)
