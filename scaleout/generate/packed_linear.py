@@ -6,6 +6,7 @@ layer takes altogether.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -25,6 +26,19 @@ def round_up(rows: int) -> int:
     """As many rows as a step should compute. Each number of rows has kernels of its own: a millisecond and half a megabyte apiece."""
     step = 1 if rows <= 16 else 4 if rows <= 64 else 16
     return -(-rows // step) * step
+
+
+KERNELS = 128
+"""Those of a few steps, of which each has some six for its number of rows, and as many as it has pieces of prompts for attention."""
+
+
+def bound_kernels() -> None:
+    """How many kernels stay in memory, each of half a megabyte and more: in oneDNN's cache, and in that which torch has in front of it.
+
+    Both would keep 1,024, and read the environment when they are first used. What a user has set there holds.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(KERNELS))
 
 
 product = torch.ops.mkldnn._linear_pointwise

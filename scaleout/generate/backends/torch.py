@@ -23,7 +23,7 @@ from scaleout.generate.kv_cache import BlockPool
 from scaleout.generate.memory import available_memory
 from scaleout.generate.model_runner import ModelRunner, probe
 from scaleout.generate.options import EngineLimits, EngineOptions, EngineStats, ModelSource
-from scaleout.generate.packed_linear import onednn_multiplies, pack_linears, round_up
+from scaleout.generate.packed_linear import bound_kernels, onednn_multiplies, pack_linears, round_up
 from scaleout.generate.sampler import Sampler
 from scaleout.generate.scheduler import Scheduler
 from scaleout.generate.text_needs import LoadTokenizer
@@ -47,6 +47,7 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
 
 
 def open_engine(files: ModelSource, options: EngineOptions, load_tokenizer: LoadTokenizer | None = None) -> Engine:
+    bound_kernels()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     disable_progress_bar()  # type: ignore[no-untyped-call]
