@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from scaleout.core import TokenLogprob
 from scaleout.errors import ConfigError
 from scaleout.generate.attention import Kernel, PagedAttention, Stretch
+from scaleout.generate.cores import settle_threads
 from scaleout.generate.decode_graphs import DecodeGraphs
 from scaleout.generate.flash_kernel import to_device
 from scaleout.generate.logprobs import describe_prompt
@@ -61,6 +62,8 @@ class ModelRunner:
         """Number of processor threads: torch counts them per thread that calls it."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        if self.device.type == "cpu":
+            settle_threads()
 
     @torch.inference_mode()
     def run(self, batch: ReadOnly[Slice]) -> list[Sampled]:
