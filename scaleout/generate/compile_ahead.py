@@ -1,4 +1,4 @@
-"""Has loops compiled by processes of their own while this one imports torch and reads weights: in one process all three would wait for the
+"""Has loops compiled by a program of its own while this one imports torch and reads weights: in one process all three would wait for the
 same interpreter. Knows neither torch nor, unless there are loops to compile, numba.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
-from time import monotonic
 
 from attrs import frozen
 
@@ -32,55 +31,53 @@ ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 @frozen(eq=False)
-class Compilers:
-    """Processes at work. `note`: what tells the next start that there is nothing left to compile."""
+class Compiler:
+    """A program at work. `note`: what tells the next start that there is nothing left to compile."""
 
     note: Path
-    processes: list[Popen[bytes]]
+    process: Popen[bytes]
 
     def wait(self) -> None:
-        deadline = monotonic() + PATIENCE
         try:
-            failed = [process.wait(max(0.0, deadline - monotonic())) for process in self.processes]
+            failed = self.process.wait(PATIENCE)
         except TimeoutExpired:
             log.warning("Loops are not compiled after %d seconds; the engine does it itself", PATIENCE)
             self.stop()
             return
-        if any(failed):
+        if failed:
             log.info("Compiling loops ahead failed; the engine does it itself")
         else:
             with suppress(OSError):
                 self.note.touch()
 
     def stop(self) -> None:
-        for process in self.processes:
-            with process:
-                process.kill()
+        with self.process:  # whose other process ends with its standard input
+            self.process.kill()
 
 
-_at_work: list[Compilers] = []
+_at_work: list[Compiler] = []
 
 
 @contextmanager
 def compiling_ahead(files: ModelSource, options: EngineOptions) -> Iterator[None]:
     """Until the end of the block at most. Does nothing where no loops will be needed, where numba has kept them, or could not keep them."""
     kind = pick_kind(files, options)
-    compilers = None if kind is None else start(kind)
-    if compilers is None:
+    compiler = None if kind is None else start(kind)
+    if compiler is None:
         yield
         return
-    _at_work.append(compilers)
+    _at_work.append(compiler)
     try:
         yield
     finally:
-        _at_work.remove(compilers)
-        compilers.stop()
+        _at_work.remove(compiler)
+        compiler.stop()
 
 
 def wait_for_compilers() -> None:
     """Until none compiles any more. What is missing then is compiled by whoever asks for it."""
-    for compilers in list(_at_work):
-        compilers.wait()
+    for compiler in list(_at_work):
+        compiler.wait()
 
 
 def pick_kind(files: ModelSource, options: EngineOptions) -> str | None:
@@ -93,7 +90,7 @@ def pick_kind(files: ModelSource, options: EngineOptions) -> str | None:
     return kind if kind in KINDS else None
 
 
-def start(kind: str) -> Compilers | None:
+def start(kind: str) -> Compiler | None:
     # A program with Python in it is no Python: what it does with our arguments, nobody knows.
     if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
         return None
@@ -107,18 +104,11 @@ def start(kind: str) -> Compilers | None:
     if note is None or note.exists():
         return None
     log.info("Compiling loops for this processor, this once")
-    parts = min(PROCESSES, len(os.sched_getaffinity(0)))
-    command = [sys.executable, "-P", "-m", "scaleout.generate.compiled", kind]
+    processes = min(PROCESSES, len(os.sched_getaffinity(0)))
+    command = [sys.executable, "-P", "-m", "scaleout.generate.compiled", kind, str(processes)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    compilers = Compilers(note, [])
     try:
-        for part in range(parts):
-            process = Popen(
-                [*command, str(part), str(parts)], stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, env=environment
-            )
-            compilers.processes.append(process)
+        return Compiler(note, Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, env=environment))
     except OSError as error:
         log.info("No process to compile loops in: %s", error)
-        compilers.stop()
         return None
-    return compilers

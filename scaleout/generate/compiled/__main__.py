@@ -1,5 +1,5 @@
-"""`python -m scaleout.generate.compiled KIND PART PARTS`: compiles every PARTS-th loop for a kind of number, from PART on, so that numba
-keeps it. Prints nothing, needs no torch, and ends when its standard input does.
+"""`python -m scaleout.generate.compiled KIND PROCESSES`: compiles the loops for a kind of number, in one process or two, so that numba
+keeps them. Prints nothing, needs no torch, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -30,21 +30,30 @@ _binding: Any = binding
 
 
 def loops_for(kind: int) -> Sequence[Callable[[], object]]:
-    """All that `open_loops` asks for, in such an order that two processes take about the same time."""
+    """All that `open_loops` asks for. The first one aside, two processes that take turns in choosing have about the same to do."""
     turn, normalise = partial(compile_turn, kind), partial(compile_normalise, kind)
     if kind == BITS and can_tile():
-        return [compile_read_prompt, compile_look_back_tiles, turn, compile_multiply, compile_lay_out, normalise]
+        return [turn, compile_look_back_tiles, compile_read_prompt, compile_lay_out, compile_multiply, normalise]
     look_back, weigh = partial(compile_look_back, kind), partial(compile_weigh, kind)
-    return [look_back, weigh, turn, normalise, partial(compile_hand_out, kind)]
+    return [turn, look_back, weigh, normalise, partial(compile_hand_out, kind)]
 
 
-def main(kind: str, part: int, parts: int) -> None:
+def main(kind: str, processes: int) -> int:
+    pretend_threads()
+    first, *rest = loops_for(KINDS[kind])
+    first()
+    # Only now, because all that numba makes ready for its first function is then there in both.
+    forked = os.fork() if processes > 1 else None
     Thread(target=end_with_parent, daemon=True).start()
-    # Compiled code is linked before it is kept, though nobody calls it here. Where it is loaded, it is linked anew, by name.
+    for compile_one in rest if forked is None else rest[::2] if forked else rest[1::2]:
+        compile_one()
+    return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) if forked else 0
+
+
+def pretend_threads() -> None:
+    """Compiled code is linked before it is kept, though nobody calls it here. Where it is loaded, it is linked anew, by name."""
     for name in (THREAD_NUMBER, THREAD_COUNT):
         _binding.add_symbol(name, ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value)
-    for compile_one in loops_for(KINDS[kind])[part::parts]:
-        compile_one()
 
 
 def end_with_parent() -> None:
@@ -54,4 +63,4 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
