@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -73,6 +73,8 @@ class FusedLayer(nn.Module):
             PackedLinear([one], tiles=loops.tiles) for one in (own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         )
         self.activation = name_activation(mlp.act_fn)
+        # Where all of it is loops, they wait for each other without this thread.
+        self.joined = all(one.panels is not None for one in (self.heads, self.out, self.gate, self.up, self.down))
         # Outside nn.Module's own bookkeeping: these belong to all layers.
         self.shared = (attention, turn)
         self.last = False
@@ -84,19 +86,30 @@ class FusedLayer(nn.Module):
         attention, turn = self.shared
         kernel = attention.kernel
         assert isinstance(kernel, LoopKernel)
-        loops = kernel.loops
         rows = hidden_states[0].contiguous()
         turn.take(position_embeddings, rows, self.dim)
-        inner = self.heads(loops.normalise(rows, self.before))
-        caches = kernel.caches[self.index]
-        query = loops.turn(inner, turn.cosines, turn.sines, kernel.slots, caches, self.query_heads, self.norms)
-        seen = kernel.look(self.index, query, self.look).flatten(1)
-        if self.last and attention.kept is not None:
-            rows, seen = rows[attention.kept], seen[attention.kept]
-        rows = self.out(seen, rows)
-        inner = gated(loops.normalise(rows, self.between), self.gate, self.up, self.activation)
-        added: Tensor = self.down(inner, rows)
+        with kernel.loops.team.together() if self.joined else nullcontext():
+            added = self._add(rows, kernel, turn, attention.kept if self.last else None)
         return added.unsqueeze(0)
+
+    def _add(self, rows: Tensor, kernel: LoopKernel, turn: Turn, kept: Tensor | None) -> Tensor:
+        """`rows` [tokens, hidden] → the same with attention and MLP added; of those `kept` only. No tensor is let go before it was read:
+        see `Team.together`.
+        """
+        loops, caches = kernel.loops, kernel.caches[self.index]
+        normed = loops.normalise(rows, self.before)
+        given = self.heads(normed)
+        query = loops.turn(given, turn.cosines, turn.sines, kernel.slots, caches, self.query_heads, self.norms)
+        seen = kernel.look(self.index, query, self.look).flatten(1)
+        if kept is not None:
+            loops.team.flush()
+            rows, seen = rows[kept], seen[kept]
+        attended = self.out(seen, rows)
+        between = loops.normalise(attended, self.between)
+        inner = gated(between, self.gate, self.up, self.activation)
+        added: Tensor = self.down(inner, attended)
+        loops.team.flush()
+        return added
 
 
 def lay_out_norm(norm: Any, scale: float = 1.0) -> Tensor:

@@ -58,6 +58,8 @@ class LoopKernel:
             if (open_spans := self._open_spans(look.window)) is not None:
                 eyes.read_prompts(open_spans, query, (keys, values), glance, out)
             spans = [span for span in spans if span.closed]
+        if spans or self._padding:
+            self.loops.team.flush()  # what follows are operations of torch
         for span in spans:
             first, rows = span.view(len(keys), None if span.closed else look.window)
             found, told = self._key_space.gather(keys, rows), self._value_space.gather(values, rows)

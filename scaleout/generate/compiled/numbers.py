@@ -15,7 +15,7 @@ from scaleout.generate.compiled.kept import SOURCES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-THREAD_NUMBER, THREAD_COUNT = "omp_get_thread_num", "omp_get_num_threads"
+THREAD_NUMBER, THREAD_COUNT, BARRIER = "omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier"
 """OpenMP's functions, under whose names compiled code finds them."""
 
 FREEDOM = {"reassoc", "contract", "nsz", "arcp"}

@@ -42,7 +42,10 @@ class Plain:
         group = heads // kv_heads
         room, scores = size * max(dim, width) + group * (dim + width), group * columns * size
         threads = torch.get_num_threads()
-        self._room, self._scores = grown(self._room, threads * room), grown(self._scores, threads * scores)
+        self._room, self._scores = (
+            grown(self._room, threads * room, self.team),
+            grown(self._scores, threads * scores, self.team),
+        )
         self.team.run(
             threads,
             *(

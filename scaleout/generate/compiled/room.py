@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from scaleout.generate.compiled.team import Team
+
 ALONE = 1 << 14
 """Numbers. For fewer a second thread is not worth waking."""
 
@@ -13,6 +15,9 @@ def threads_for(numbers: int) -> int:
     return 1 if numbers < ALONE else torch.get_num_threads()
 
 
-def grown(room: Tensor, count: int) -> Tensor:
-    """`room`, or a larger one of at least `count` floats."""
-    return room if room.numel() >= count else torch.empty(count + count // 2)
+def grown(room: Tensor, count: int, team: Team) -> Tensor:
+    """`room`, or a larger one of at least `count` floats. What waits for `team` may still use the one before."""
+    if room.numel() >= count:
+        return room
+    team.hold(room)
+    return torch.empty(count + count // 2)

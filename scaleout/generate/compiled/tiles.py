@@ -69,7 +69,7 @@ class Tiles:
         count, columns = len(rows), panels.columns
         out = rows.new_empty(count, columns)
         threads = torch.get_num_threads()
-        self._room = grown(self._room, threads * SCRATCH)
+        self._room = grown(self._room, threads * SCRATCH, self.team)
         other = panels if second is None else second
         bias, other_bias, nothing = panels.bias, other.bias, (0, 0)
         length, address = nothing if bias is None else (columns, bias.data_ptr())
@@ -104,7 +104,10 @@ class Tiles:
         panel = max(dim // 2, COLUMNS // 2) * COLUMNS
         room, weights = group * (-(-width // COLUMNS) * COLUMNS + across) + panel, group * across
         threads = torch.get_num_threads()
-        self._room, self._weights = grown(self._room, threads * room), grown(self._weights, threads * weights // 2)
+        self._room, self._weights = (
+            grown(self._room, threads * room, self.team),
+            grown(self._weights, threads * weights // 2, self.team),
+        )
         self.team.run(
             threads,
             *(
@@ -146,8 +149,11 @@ class Tiles:
         for_keys = kv_heads * total * dim // 2 * PAIR_BYTES // 4
         for_values = kv_heads * total * -(-width // COLUMNS) * COLUMNS // 2 * PAIR_BYTES // 4
         room, weights = (spans.most + 1) * ROWS * COLUMNS + ROWS, spans.most * ROWS * COLUMNS
-        self._panels = grown(self._panels, for_keys + for_values)
-        self._room, self._weights = grown(self._room, threads * room), grown(self._weights, threads * weights // 2)
+        self._panels = grown(self._panels, for_keys + for_values, self.team)
+        self._room, self._weights = (
+            grown(self._room, threads * room, self.team),
+            grown(self._weights, threads * weights // 2, self.team),
+        )
         near = self._panels.data_ptr()
         places = spans.numbers.ctypes.data, spans.tables.ctypes.data
         self.team.run(
