@@ -18,8 +18,9 @@ from scaleout.generate.compiled.look_back import compile_look_back
 from scaleout.generate.compiled.look_back_tiles import compile_look_back_tiles
 from scaleout.generate.compiled.multiply import compile_multiply
 from scaleout.generate.compiled.norm import compile_normalise
-from scaleout.generate.compiled.numbers import BITS, FLOATS, THREAD_COUNT, THREAD_NUMBER
+from scaleout.generate.compiled.numbers import BARRIER, BITS, FLOATS, THREAD_COUNT, THREAD_NUMBER
 from scaleout.generate.compiled.read_prompt import compile_lay_out, compile_read_prompt
+from scaleout.generate.compiled.relay import compile_relay
 from scaleout.generate.compiled.tile import can_tile
 from scaleout.generate.compiled.turn import compile_turn
 from scaleout.generate.compiled.weigh import compile_hand_out, compile_weigh
@@ -33,9 +34,17 @@ def loops_for(kind: int) -> Sequence[Callable[[], object]]:
     """All that `open_loops` asks for. The first one aside, two processes that take turns in choosing have about the same to do."""
     turn, normalise = partial(compile_turn, kind), partial(compile_normalise, kind)
     if kind == BITS and can_tile():
-        return [turn, compile_look_back_tiles, compile_read_prompt, compile_lay_out, compile_multiply, normalise]
+        return [
+            turn,
+            compile_look_back_tiles,
+            compile_read_prompt,
+            compile_lay_out,
+            compile_multiply,
+            normalise,
+            compile_relay,
+        ]
     look_back, weigh = partial(compile_look_back, kind), partial(compile_weigh, kind)
-    return [turn, look_back, weigh, normalise, partial(compile_hand_out, kind)]
+    return [turn, look_back, weigh, normalise, partial(compile_hand_out, kind), compile_relay]
 
 
 def main(kind: str, processes: int) -> int:
@@ -52,7 +61,7 @@ def main(kind: str, processes: int) -> int:
 
 def pretend_threads() -> None:
     """Compiled code is linked before it is kept, though nobody calls it here. Where it is loaded, it is linked anew, by name."""
-    for name in (THREAD_NUMBER, THREAD_COUNT):
+    for name in (THREAD_NUMBER, THREAD_COUNT, BARRIER):
         _binding.add_symbol(name, ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value)
 
 
