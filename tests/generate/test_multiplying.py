@@ -73,7 +73,7 @@ def test_a_product_and_what_is_added(seed: int, count: int, width: int, out: int
     layer, inputs = linear(seed, width, out, bias), numbers(seed + 2, count, width)
     added = numbers(seed + 3, count, out) if adds else None
     packed = PackedLinear([layer], tiles=open_loops(torch.bfloat16).tiles)
-    assert (packed.panels is not None) == lies_in_panels(out, width)
+    assert (packed.panels is not None) == lies_in_panels(packed.packed, layer.weight)
     exact = exactly(inputs, layer) + (0 if added is None else added.double())
     assert rounded_once(packed(inputs, added), exact)
 

@@ -60,8 +60,8 @@ spans = st.tuples(st.one_of(st.just(0), st.integers(0, 200)), st.one_of(st.integ
     st.integers(0, 1 << 20),
     st.lists(st.integers(0, 150), max_size=3),
     st.lists(spans, min_size=1, max_size=4),
-    *(st.integers(1, 3), st.integers(1, 3), st.sampled_from([4, 32, 48])),
-    *(st.sampled_from([2, 5, 24, 64, 80]), st.sampled_from([1, 40, 64, 72, 128])),
+    *(st.integers(1, 3), st.integers(1, 8), st.sampled_from([4, 32, 48])),
+    *(st.sampled_from([2, 5, 24, 64, 80, 256]), st.sampled_from([1, 40, 64, 72, 256])),
     *(st.one_of(st.none(), st.integers(1, 200)), st.one_of(st.none(), st.floats(0.5, 50)), st.booleans()),
 )
 @example(torch.bfloat16, "tiles", 0, [], [(0, 512)], 3, 3, 32, 64, 64, None, None, False)

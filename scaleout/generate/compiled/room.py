@@ -20,4 +20,4 @@ def grown(room: Tensor, count: int, team: Team) -> Tensor:
     if room.numel() >= count:
         return room
     team.hold(room)
-    return torch.empty(count + count // 2)
+    return torch.empty(count + count // 4)

@@ -51,7 +51,7 @@ class Tiles:
     def panels(self, packed: Tensor, weight: Tensor, bias: Tensor | None) -> Panels | None:
         """`weight` [columns, width] as oneDNN `packed` it. None where that is not as `multiply` reads it."""
         columns, width = weight.shape
-        if width % 2 or not lies_in_panels(columns, width):
+        if width % 2 or not lies_in_panels(packed, weight):
             return None
         return Panels(packed, columns, width, bias, torch.ops.mkldnn.data_ptr(packed))
 
@@ -189,22 +189,24 @@ class Tiles:
         )
 
 
-@cache
-def lies_in_panels(columns: int, width: int) -> bool:
-    """Whether oneDNN packs bfloat16 weights of this shape so. It decides by the shape alone."""
-    wide, deep = -(-columns // 64) * 64, -(-width // 32) * 32
-    weight = torch.arange(columns * width, dtype=torch.int32).remainder(1 << 14).to(torch.int16).view(torch.bfloat16)
-    weight = weight.view(columns, width)
+def lies_in_panels(packed: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN packed a bfloat16 `weight` [columns, width] so: looked up in its first, middle and last panel."""
+    columns, width = weight.shape
+    panels, depth = -(-columns // COLUMNS), -(-width // 32) * 32
     try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         size, address = torch.ops.mkldnn._nbytes(packed), torch.ops.mkldnn.data_ptr(packed)
     except (AttributeError, RuntimeError):  # another torch
         return False
-    if size != wide * deep * 2:
+    if size != panels * COLUMNS * depth * 2:
         return False
-    told = torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.int16).clone()
-    expected = torch.nn.functional.pad(weight.view(torch.int16), (0, deep - width, 0, wide - columns))
-    return torch.equal(told.view(wide // 64, deep // 2, 64, 2), expected.view(-1, 64, deep // 2, 2).transpose(1, 2))
+    told = torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.int16)
+    told = told.view(panels, depth // 2, COLUMNS, 2)
+    for panel in {0, panels // 2, panels - 1}:
+        rows = weight[panel * COLUMNS : (panel + 1) * COLUMNS].contiguous().view(torch.int16)
+        expected = torch.nn.functional.pad(rows, (0, depth - width, 0, COLUMNS - len(rows)))
+        if not torch.equal(told[panel], expected.view(COLUMNS, depth // 2, 2).transpose(0, 1)):
+            return False
+    return True
 
 
 @cache
