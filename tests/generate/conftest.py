@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,17 @@ def one_thread() -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
+def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For loops that share their work out."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

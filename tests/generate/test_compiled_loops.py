@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,14 +31,6 @@ ROUNDING = {torch.bfloat16: 2e-2, torch.float32: 2e-5}
 sizes = st.integers(1, 70)
 kinds = st.sampled_from(KINDS)
 seeds = st.integers(0, 1 << 20)
-
-
-@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
-def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 def some(seed: int, *shape: int) -> Tensor:

@@ -57,14 +57,6 @@ def rounded_once(ours: Tensor, exact: Tensor, times: float = 1.0) -> bool:
     return ours.dtype == torch.bfloat16 and bool(((ours.double() - exact).abs() <= room).all())
 
 
-@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
-def _threads(request: pytest.FixtureRequest) -> object:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("_threads")
 @torch.inference_mode()
 @settings(deadline=None, max_examples=60)

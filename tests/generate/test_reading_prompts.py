@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 import pytest
@@ -21,14 +20,6 @@ pytestmark = pytest.mark.engine
 
 ROUNDING = {torch.bfloat16: 4e-2, torch.float32: 2e-5}
 """What may lie between two results of numbers about 1."""
-
-
-@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
-def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 def some(seed: int, *shape: int) -> Tensor:

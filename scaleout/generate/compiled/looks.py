@@ -43,6 +43,20 @@ class Backward:
             wide[row, : len(table)] = table
         return cls(wide, np.asarray(lengths, dtype=np.int64))
 
+    def numbers(
+        self, queries: Tensor, caches: tuple[Tensor, Tensor], glance: Glance, out: Tensor
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Sizes and addresses, as both loops that look back are told them: see `compile_look_back`."""
+        keys, values = caches
+        heads, count, dim = queries.shape
+        kv_heads, blocks, size, width = values.shape
+        rows, columns = self.tables.shape
+        sizes = rows, count, heads, kv_heads, dim, width, blocks, size, columns, glance.window
+        places = self.tables.ctypes.data, self.lengths.ctypes.data
+        tensors = queries, keys, values, glance.limit, glance.sinks, out
+        asked, *kept, limit, sinks, told = (tensor.data_ptr() for tensor in tensors)
+        return sizes, (asked, *kept, *places, limit, sinks, told)
+
 
 @define(eq=False)
 class Spans:

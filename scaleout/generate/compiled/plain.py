@@ -35,10 +35,9 @@ class Plain:
         """The first rows of `queries` [heads, tokens, dim], scaled, at `caches` [kv_heads, blocks, block_size, dim] → `out`
         [rows, heads, dim], of at least as many rows.
         """
-        keys, values = caches
-        heads, count, dim = queries.shape
-        kv_heads, blocks, size, width = values.shape
-        rows, columns = back.tables.shape
+        heads, _, dim = queries.shape
+        kv_heads, _, size, width = caches[1].shape
+        columns = back.tables.shape[1]
         group = heads // kv_heads
         room, scores = size * max(dim, width) + group * (dim + width), group * columns * size
         threads = torch.get_num_threads()
@@ -46,33 +45,9 @@ class Plain:
             grown(self._room, threads * room, self.team),
             grown(self._scores, threads * scores, self.team),
         )
-        self.team.run(
-            threads,
-            *(
-                self.looking,
-                rows,
-                count,
-                heads,
-                kv_heads,
-                dim,
-                width,
-                blocks,
-                size,
-                columns,
-                glance.window,
-                room,
-                scores,
-            ),
-            *(
-                queries.data_ptr(),
-                keys.data_ptr(),
-                values.data_ptr(),
-                back.tables.ctypes.data,
-                back.lengths.ctypes.data,
-            ),
-            *(glance.limit.data_ptr(), glance.sinks.data_ptr(), out.data_ptr()),
-            *(self._room.data_ptr(), self._scores.data_ptr()),
-        )
+        sizes, addresses = back.numbers(queries, caches, glance, out)
+        mine = self._room.data_ptr(), self._scores.data_ptr()
+        self.team.run(threads, self.looking, *sizes, room, scores, *addresses, *mine)
 
     def weigh(self, scores: Tensor, glance: Glance) -> Tensor:
         """`scores` [heads, rows, keys], the rows being the last of the keys → weights in the same place, and what they are to be

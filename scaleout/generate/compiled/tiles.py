@@ -95,10 +95,9 @@ class Tiles:
         """The first rows of `queries` [heads, tokens, dim], scaled, at `caches` [kv_heads, blocks, block_size, dim] → `out`
         [rows, heads, dim], of at least as many rows.
         """
-        keys, values = caches
-        heads, count, dim = queries.shape
-        kv_heads, blocks, size, width = values.shape
-        rows, columns = back.tables.shape
+        heads, _, dim = queries.shape
+        kv_heads, _, size, width = caches[1].shape
+        columns = back.tables.shape[1]
         group = heads // kv_heads
         across = -(-columns * size // COLUMNS) * COLUMNS
         panel = max(dim // 2, COLUMNS // 2) * COLUMNS
@@ -108,33 +107,9 @@ class Tiles:
             grown(self._room, threads * room, self.team),
             grown(self._weights, threads * weights // 2, self.team),
         )
-        self.team.run(
-            threads,
-            *(
-                self.looking,
-                rows,
-                count,
-                heads,
-                kv_heads,
-                dim,
-                width,
-                blocks,
-                size,
-                columns,
-                glance.window,
-                room,
-                weights,
-            ),
-            *(
-                queries.data_ptr(),
-                keys.data_ptr(),
-                values.data_ptr(),
-                back.tables.ctypes.data,
-                back.lengths.ctypes.data,
-            ),
-            *(glance.limit.data_ptr(), glance.sinks.data_ptr(), out.data_ptr()),
-            *(self._room.data_ptr(), self._weights.data_ptr()),
-        )
+        sizes, addresses = back.numbers(queries, caches, glance, out)
+        mine = self._room.data_ptr(), self._weights.data_ptr()
+        self.team.run(threads, self.looking, *sizes, room, weights, *addresses, *mine)
 
     def read_prompts(
         self, spans: Spans, queries: Tensor, caches: tuple[Tensor, Tensor], glance: Glance, out: Tensor
