@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
-from pathlib import Path
 
 import torch
+
+from scaleout.generate.openmp import find_openmp
 
 
 def settle_threads() -> None:
@@ -23,7 +24,7 @@ def settle_threads() -> None:
     if torch.get_num_threads() != len(cores):
         return
     try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        library = find_openmp()
         fork, number = library.GOMP_parallel, library.omp_get_thread_num
     except (OSError, AttributeError):  # another OpenMP, or none
         return
@@ -33,5 +34,4 @@ def settle_threads() -> None:
             os.sched_setaffinity(0, {cores[number()]})
 
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(settle)
-    fork.restype, fork.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     fork(ctypes.cast(call, ctypes.c_void_p), None, len(cores), 0)

@@ -90,7 +90,7 @@ def look_back_tiles(
             total = weigh_row(
                 scores, member, max(0, own - window) if window else 0, own, limit, sinks[kv_head * group + member], told
             )
-            scores[0, member, 0] = np.float32(1) / total
+            scores[0, member, 0] = np.float32(1) / total  # where nobody looks any more
         later = min(item + thread_count(), items - 1)
         for number in range(panels):
             near = (begun + number) * COLUMNS

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +15,14 @@ from torch import Tensor
 
 from scaleout.generate.compiled.numbers import BARRIER, THREAD_COUNT, THREAD_NUMBER
 from scaleout.generate.compiled.relay import compile_relay
+from scaleout.generate.openmp import find_openmp
 
 _binding: Any = binding
 
 
 @define(eq=False)
 class Team:
-    """torch's own OpenMP: `GOMP_parallel(function, data, threads, flags)`, the call that compilers make for a parallel section.
+    """torch's own OpenMP. `fork`: see `find_openmp`.
 
     `relay`: the address of what runs loops behind each other.
     """
@@ -69,12 +69,8 @@ def _relay_address() -> int:
 
 
 def find_team() -> Team:
-    """Raises OSError or AttributeError where torch was built without OpenMP, or with one that keeps no such call."""
-    # Looking in torch's library finds what it is linked to, whatever that is called and wherever it lies.
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    """Raises OSError or AttributeError: see `find_openmp`."""
+    library = find_openmp()
     for name in (THREAD_NUMBER, THREAD_COUNT, BARRIER):
         _binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-    fork = library.GOMP_parallel
-    fork.restype = None
-    fork.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    return Team(fork, _relay_address())
+    return Team(library.GOMP_parallel, _relay_address())

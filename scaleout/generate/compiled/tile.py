@@ -36,6 +36,11 @@ def can_tile() -> bool:
     return bool(features.get("avx512bf16")) and not features.get("amx-bf16")
 
 
+def _declare(builder: Any, function: tuple[Any, str]) -> Any:
+    """LLVM's own function, once per module."""
+    return builder.module.globals.get(function[1]) or _ir.Function(builder.module, *function)
+
+
 @intrinsic
 def _typed_tile(_: Any, rows: Any, given: Any, stride: Any, weights: Any, pairs: Any, ahead: Any, out: Any) -> Any:
     if not isinstance(rows, types.IntegerLiteral):
@@ -55,10 +60,7 @@ def _write_tile(
     def number(value: int) -> Any:
         return _ir.Constant(_int64, value)
 
-    def function(declared: tuple[Any, str]) -> Any:
-        return builder.module.globals.get(declared[1]) or _ir.Function(builder.module, *declared)
-
-    dot, prefetch = function(_dot), function(_prefetch)
+    dot = _declare(builder, _dot)
     vectors = COLUMNS // LANES
     places = [(row, vector) for row in range(rows) for vector in range(vectors)]
     lies = {(row, vector): number((row * vectors + vector) * LANES * 4) for row, vector in places}
@@ -74,8 +76,7 @@ def _write_tile(
         sums[place].add_incoming(begun[place], before)
     line = builder.add(weights, builder.mul(pair, number(PAIR_BYTES)))
     columns = [builder.load(at(line, number(LANES * 4 * vector), _pairs), align=4) for vector in range(vectors)]
-    later = at(ahead, builder.mul(pair, number(64)), _byte)
-    builder.call(prefetch, [later, *(_ir.Constant(_int32, how) for how in (0, 2, 1))])  # to read, into the second cache
+    _write_fetch(builder, builder.add(ahead, builder.mul(pair, number(64))))
     nothing = _ir.Constant(_pairs, _ir.Undefined)
     next_sums = {}
     for row in range(rows):
@@ -130,9 +131,9 @@ def _typed_fetch(_: Any, address: Any) -> Any:
 
 
 def _write_fetch(builder: Any, address: Any) -> Any:
-    prefetch = builder.module.globals.get(_prefetch[1]) or _ir.Function(builder.module, *_prefetch)
     line = builder.inttoptr(address, _byte.as_pointer())
-    builder.call(prefetch, [line, *(_ir.Constant(_int32, how) for how in (0, 2, 1))])
+    how = (_ir.Constant(_int32, number) for number in (0, 2, 1))  # to read, into the second cache, data
+    builder.call(_declare(builder, _prefetch), [line, *how])
     return _ir.Constant(_byte.as_pointer(), None)
 
 

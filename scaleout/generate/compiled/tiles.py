@@ -78,7 +78,7 @@ class Tiles:
         self.team.run(
             threads,
             *(
-                self.multiplying or 0,
+                self.multiplying,
                 count,
                 panels.width,
                 columns,
